@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
@@ -19,7 +20,7 @@ from filelock import FileLock
 from sfl_sim.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 TIMEOUT_S = 30
 """Longest silence of a server."""
@@ -88,9 +89,15 @@ def fetch_folder(name: str, folder: Path, remote: Remote, download: bool) -> Non
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def locked(target: Path) -> FileLock:
-    """Make a lock, a file beside `target`, with which one process at a time makes `target`."""
-    return FileLock(target.with_name(f".{target.name}.lock"))
+@contextmanager
+def locked(target: Path) -> Iterator[None]:
+    """Let one process at a time make `target`. The lock, a file beside it, does not stay: who waits for it notices."""
+    lock = target.with_name(f".{target.name}.lock")
+    with FileLock(lock):
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 class Absent(ScenarioError):

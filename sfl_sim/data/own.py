@@ -97,14 +97,23 @@ def _stacked(samples: Sequence[Any]) -> Tensor:
     """Make one tensor of samples; PIL images become uint8 (N, C, H, W), of whatever mode they are."""
     if isinstance(samples[0], Image.Image):
         return stacked([plain(image) for image in samples])
-    return torch.from_numpy(np.stack([np.asarray(one) for one in samples]))
+    return _tensor(np.stack([np.asarray(one) for one in samples]))
+
+
+def _tensor(samples: NDArray[Any]) -> Tensor:
+    """Make a tensor of an array, which torch wants to be one of numbers that can be written."""
+    if samples.dtype.kind not in "biuf":
+        raise ScenarioError("has samples that are no numbers", key=KEY, found=str(samples.dtype))
+    if samples.dtype.kind == "u" and samples.itemsize > 1:  # of which torch knows no minimum
+        samples = samples.astype(np.int64)
+    return torch.from_numpy(np.require(samples, requirements="W"))
 
 
 def _samples(given: Any) -> Tensor:
     """Convert samples to float32, or to uint8 where they are whole numbers; grey images (N, H, W) get a channel."""
     if isinstance(given, list | tuple) and len(given):
         given = _stacked(given)
-    x = given.detach().cpu() if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
+    x = given.detach().cpu() if isinstance(given, Tensor) else _tensor(np.asarray(given))
     if x.is_floating_point():
         if not x.float().isfinite().all():
             raise ScenarioError("has samples with numbers that are not finite in float32", key=KEY, found=_kind(x))

@@ -92,6 +92,9 @@ def build_network(scenario: Scenario, dataset: Dataset, above: int = 0) -> Netwo
         find_model(scenario.model), shape, len(dataset.answers), precision.weights,
         tokens=tokens, every_token=bool(dataset.token_names), lora=_lora(scenario, above),
     )  # fmt: skip
+    if tokens and net.n_tokens is not None and dataset.largest_token >= net.n_tokens:
+        problem = f"has an embedding of {net.n_tokens} tokens; the largest in the samples is {dataset.largest_token}"
+        raise ScenarioError(problem, key="model", found=scenario.model.name or scenario.model.factory)
     return net.with_settings(_forward_settings(scenario.train))
 
 

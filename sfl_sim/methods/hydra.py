@@ -43,7 +43,7 @@ class HydraOptions(MethodOptions):
     grouping: Literal["algorithm2", "superclass"] = "algorithm2"
     """Grouping of clients: Algorithm 2, or each client to the superclass of its dominant label."""
     head_weights: Literal["samples", "uniform"] = "samples"
-    """Weights of heads in their average (q_g): the samples that each has processed, or equal ones."""
+    """Weights of heads in their average (q_g): the samples that each has processed, or uniform."""
 
 
 class Hydra(SharedServer, regular=True, survives=True):

@@ -56,8 +56,9 @@ def by_client(
     until = [[found[name] for name in _PRECEDENCE[: i + 1]] for i in range(len(_PRECEDENCE))]
     covered_s = [np.zeros(n), *(np.diff(_covered_s(parts, borders_s)) for parts in until)]
     rank = np.argsort(np.argsort(participants))  # of each participant among the sorted ids
-    seconds = dict(zip(_PRECEDENCE, np.diff(covered_s, axis=0)[:, rank], strict=True))
-    barrier_s = length_s - covered_s[-1][rank]
+    added_s = np.maximum(0.0, np.diff([*covered_s, np.full(n, length_s)], axis=0))  # rounding may be below nothing
+    *parts_s, barrier_s = added_s[:, rank]
+    seconds = dict(zip(_PRECEDENCE, parts_s, strict=True))
     return {name: seconds.get(name, barrier_s) for name in BREAKDOWN}
 
 

@@ -46,6 +46,7 @@ class Network:
     Attributes:
         layers: prices of the layers.
         lowest: index of the first layer with weights that are trained; 0 if nothing is frozen.
+        n_tokens: number of tokens that the first layer knows; None if it embeds none. (It may know more positions.)
         needs_batches_of_two: True if a batch norm cannot normalise a single sample.
 
     Raises:
@@ -79,6 +80,8 @@ class Network:
         try:
             with _one_thread(), self.measuring():
                 module = self._module(seed=0)
+                embeddings = [inner for inner in module[0].modules() if isinstance(inner, nn.Embedding)]
+                self.n_tokens = max((each.num_embeddings for each in embeddings), default=None)
                 self.layers = price(module, self.input_shape, self.tokens)
                 self.channels_last &= _runs_channels_last(one_sample(module, self.input_shape, self.tokens), module)
                 self.needs_batches_of_two = not _trains_on(one_sample(module, self.input_shape, self.tokens), module)

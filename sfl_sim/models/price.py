@@ -113,10 +113,14 @@ def price_of(module: nn.Module, x: Tensor, name: str = "") -> tuple[Layer, Tenso
     This puts the module into eval mode.
 
     Raises:
-        ScenarioError: an operation has no known price.
+        ScenarioError: an operation has no known price, or the output is no tensor.
     """
     with _counting(module.eval()) as counts:
-        out = module(x).detach()
+        out = module(x)
+    if not isinstance(out, Tensor):
+        problem = f"layer {name or type(module).__name__!r} gives a {type(out).__name__}"
+        raise ScenarioError(f"{problem}: wrap it in a module that gives one tensor", key="model")
+    out = out.detach()
     macs = sum(counts.by_call.values(), Counter())
     layer = Layer(
         name=name,

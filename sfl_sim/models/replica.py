@@ -49,7 +49,7 @@ class Replica(State):
     @property
     def weights(self) -> Weights:
         """Content of a replica that has weights."""
-        assert self.content is not None, "a timing-only replica has no weights"
+        assert self.content is not None, "has no weights: of a timing-only run, or its executor has steps to finish()"
         return self.content
 
     def snapshot(self) -> Replica:

@@ -299,7 +299,7 @@ class Train(Section):
     drop_last: Annotated[bool, OnlyWith("batches", "epochs")] = False
     """Leave out the last mini-batch of a client's epoch if it is not full."""
     agg_weights: Literal["samples", "uniform"] = "samples"
-    """Weights of the clients in the aggregation: their numbers of samples, or equal ones."""
+    """Weights of the clients in the aggregation: their numbers of samples, or uniform."""
     precision: Literal["float32", "float64", "bf16", "tf32"] = "float32"
     """Floating-point type of parameters and activations. With bf16, parameters stay float32, activations and gradients
     are bfloat16 on the wire too; tf32 rounds the factors of float32 products, on a GPU."""

@@ -49,6 +49,15 @@ def test_fewer_logs_of_availability_than_clients_are_told(scenario, tmp_path, ca
     assert "logs of" not in capsys.readouterr().err
 
 
+def test_samples_that_belong_to_no_client_are_told(scenario, capsys):
+    shards = "data.partition={kind: label_shards, shards: 1, n_shards: %d}"
+    sfl_sim("validate", scenario, "--set", "clients.count=10", "--set", shards % 100)
+    told = "warning: --set: data.partition: 90% of the training samples belong to no client"
+    assert told in capsys.readouterr().err
+    sfl_sim("validate", scenario, "--set", shards % 10)
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.parametrize("run", ["nowhere", "."])
 def test_initial_weights_of_no_run_are_refused_before_any_run(run, scenario, capsys):
     sfl_sim("validate", scenario, "--set", f"model.init.run={run}", code=2)

@@ -115,6 +115,7 @@ def test_a_missing_set_is_one_line_that_says_what_goes_where(server, remote):
     with pytest.raises(ScenarioError, match=r"downloading it failed \(HTTP Error 404: Not Found\)") as failed:
         fetch("my_set", [remote], download=True)
     assert "\n" not in str(failed.value)
+    assert not any(remote.file.parent.iterdir())  # no lock, either
 
 
 @pytest.mark.parametrize("top", ["", "pictures/"])

@@ -89,6 +89,26 @@ def test_pictures_of_every_mode_have_their_colours_in_data_sets_and_in_lists(mod
         assert error.abs().max() <= 4  # conversions round
 
 
+@pytest.mark.parametrize(
+    ("samples", "line"),
+    [
+        (np.full((8, 1, 4, 4), 4000, np.uint16), "neither images nor tokens"),
+        (np.full((8, 3), "a", object), r"has samples that are no numbers \(found 'object'"),
+        ([["a", "b", "c"]] * 8, r"has samples that are no numbers \(found '<U1'"),
+    ],
+)
+def test_samples_that_are_no_pixels_tokens_or_floats_are_refused(samples, line):
+    with pytest.raises(ScenarioError, match=line):
+        as_dataset((samples, CLASSES, samples, CLASSES))
+
+
+def test_an_array_that_is_only_read_gives_no_warning(recwarn):
+    table = np.array(TABLE)
+    table.flags.writeable = False
+    as_dataset((table, CLASSES, table, CLASSES))
+    assert not recwarn.list
+
+
 def test_pictures_of_sixteen_bits_are_refused_rather_than_clipped():
     deep = [(Image.fromarray(np.full((5, 5), 4000, np.uint16)), i % 2) for i in range(4)]
     with pytest.raises(ScenarioError, match=r"data.factory: cannot be read: .*mode I;16 do not fit into 8 bits"):

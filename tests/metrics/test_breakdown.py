@@ -39,6 +39,17 @@ def test_every_clients_own_breakdown_is_what_it_does_by_itself(name):
         assert {name: of_each_s[place] for name, of_each_s in spent.items()} == pytest.approx(alone, abs=1e-9)
 
 
+@pytest.mark.parametrize("late_s", [0.0, 1e5, 1e9])
+def test_rounding_takes_no_client_below_nothing(late_s):
+    """Late in a long run sums are rounded to microseconds."""
+    world = fleet(3, [1e5, 3e5, 7e5], [1e5, 4e4, 9e4], [3e5, 2e5, 1e5], speedup=2.0)
+    _, simulator, rows = simulate("splitfed_v2", task(device=None), 1, world=world, workers=1)
+    for time in ("requested_s", "started_s", "ended_s"):
+        rows[time] += late_s
+    spent = by_client(rows, range(3), late_s, simulator.now_s + late_s)
+    assert min(of_each_s.min() for of_each_s in spent.values()) >= 0
+
+
 def test_a_breakdown_by_hand():
     """One client: model down, forward, up, server, down, backward, model up, average; nobody to wait for."""
     world = fleet(1, 1e5, 1e5, 2e5)

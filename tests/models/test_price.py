@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.models.price import price, price_of
 from sfl_sim.ops import KINDS
 
@@ -94,6 +95,11 @@ class Elementwise(nn.Module):
 def test_operations_without_products_are_free(module):
     layer, _ = price_of(module, torch.ones(1, 4, 4))
     assert (layer.macs, layer.n_ops) == (0, 0)
+
+
+def test_a_layer_that_gives_several_tensors_is_named():
+    with pytest.raises(ScenarioError, match="layer 'memory' gives a tuple: wrap it in a module that gives one tensor"):
+        price_of(nn.LSTM(4, 4), torch.ones(1, 4, 4), "memory")
 
 
 def test_moving_pixels_is_free():
