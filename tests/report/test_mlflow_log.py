@@ -130,3 +130,9 @@ def test_without_mlflow_the_extra_is_named(
     sfl_sim("mlflow", small_folder, "--store", store, code=2)
     assert capsys.readouterr().err.strip().endswith("MLflow is not installed: pip install 'sfl-sim[mlflow]'")
     assert not store.exists()
+
+
+def test_an_address_that_is_none_is_refused_as_the_store(world: World, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "stored", world)
+    with pytest.raises(ScenarioError, match=r"--store: Invalid IPv6 URL \(found 'http://\[::1'\)"):
+        log_runs([folder], "http://[::1")
