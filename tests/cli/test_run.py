@@ -149,7 +149,7 @@ def test_ctrl_c_or_kill_before_anything_is_trained_is_said_and_leaves_nothing(sc
     """Newer versions of typer turn Ctrl-C into an exit code of their own; a shell's background job ignores it."""
     code = (
         "import os, signal, sfl_sim.studies.train as s; from sfl_sim.cli import main; "
-        f"s.check = lambda *_: os.kill(os.getpid(), signal.{name}); "
+        f"s.check = lambda *_, **__: os.kill(os.getpid(), signal.{name}); "
         "signal.signal(signal.SIGINT, signal.default_int_handler); main(['tiny.yaml', '--out', 'run'])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

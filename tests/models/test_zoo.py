@@ -403,7 +403,10 @@ def giving_up(shape, n_labels):
         (lambda shape, n_labels: nn.Sequential(), "model.factory: has no weights to learn"),
         (lambda shape, n_labels: nn.Sequential(nn.Flatten()), "model.factory: has no weights to learn"),
         (knows_no_label, r"model.factory: fails with KeyError: 3 \(found 'knows_no_label'\)"),
-        (lambda shape, n_labels: nn.Sequential(nn.Linear(4, n_labels), Pair()), "model: .*Error: .*tuple"),
+        (
+            lambda shape, n_labels: nn.Sequential(nn.Linear(4, n_labels), Pair()),
+            "model: layer '1' gives a tuple: wrap it .*",
+        ),
     ],
 )
 def test_every_mistake_of_a_factory_is_one_line(factory, problem):

@@ -238,8 +238,9 @@ def test_labels_that_no_client_holds_are_told(tmp_path):
         return [news.problem for news in told if isinstance(news, Warned)]
 
     assert warned(6) == []
-    (problem,) = warned(40)
-    assert problem.startswith("no client holds a sample of ")
+    of_samples, of_labels = warned(40)
+    assert of_samples.endswith("of the training samples belong to no client")
+    assert of_labels.startswith("no client holds a sample of ")
 
 
 def test_attacks_need_training_and_a_timing_only_run_says_so(tmp_path):
