@@ -225,11 +225,8 @@ def _stored(values: Values, out: Path, notify: Callable[[News], None], resume: b
 
 @contextmanager
 def without_pages() -> Iterator[None]:
-    """Leave out pages and traces, which take most of the time of small runs."""
-    with (
-        patch("sfl_sim.report.pages.run.write_report", lambda runs, out, parts=None: out),
-        patch("sfl_sim.report.perfetto.write_trace", lambda folder: None),
-    ):
+    """Leave out pages, which take most of the time of small runs."""
+    with patch("sfl_sim.report.pages.run.write_report", lambda runs, out, parts=None: out):
         yield
 
 

@@ -84,4 +84,3 @@ def without_pages(request, monkeypatch):
         return out
 
     monkeypatch.setattr("sfl_sim.report.pages.run.write_report", leave_out)
-    monkeypatch.setattr("sfl_sim.report.perfetto.write_trace", lambda folder: None)

@@ -72,6 +72,22 @@ def report(
 
 
 @app.command()
+def trace(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
+    debug: Debug = False,
+) -> None:
+    """Write the timeline of a run for ui.perfetto.dev: RUN/trace.json.gz, with the first 200,000 operations.
+
+    Example: sfl-sim trace reports/heterogeneous_bw
+    """
+    from sfl_sim.report.load import load_unchanged
+    from sfl_sim.report.perfetto import write_trace
+
+    with blamed_on(run):
+        say(write_trace(load_unchanged(run).folder))
+
+
+@app.command()
 def mlflow(
     runs: Runs,
     store: Annotated[str, typer.Option(metavar="DIR", help="A folder, or the URI of a tracking server.")] = "mlruns",

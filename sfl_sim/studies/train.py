@@ -165,18 +165,15 @@ def planned(study: Study) -> Planned:
 
 
 def write_pages(folder: Path, notify: Notify = silent) -> None:
-    """Write the report on the run in a folder, and its trace for Perfetto; what cannot be made is left out."""
+    """Write the report on the run in a folder; what cannot be made is left out."""
     from sfl_sim.report.html_page import Parts  # plotly is imported when the first round has long begun
     from sfl_sim.report.pages.run import write_report
-    from sfl_sim.report.perfetto import write_trace
 
     parts = Parts(
         Exception,
         warn=lambda sentence: notify(Warned(None, sentence)),
         count=lambda done, total: notify(Counted("writing the report", "section", done, total)),
     )
-    with optional("trace.json.gz", notify):
-        write_trace(folder)
     with optional("report.html", notify):
         write_report([folder], folder / "report.html", parts)
     if (folder / "leakage.parquet").exists():

@@ -25,7 +25,7 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
     names = {p.name for p in out.iterdir()}
     assert names == {
         "report.html", "summary.json", "rounds.parquet", "labels.parquet", "ops.parquet", "clients.parquet",
-        "layers.parquet", "participants.parquet", "speedups.parquet", "trace.json.gz", "scenario.yaml",
+        "layers.parquet", "participants.parquet", "speedups.parquet", "scenario.yaml",
         "manifest.json", "checkpoints", "SHA256SUMS",
     }  # fmt: skip
     found = summary(out)
@@ -47,10 +47,11 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
     assert rounds["accuracy"].between(0, 1).all()
     labels = pd.read_parquet(out / "labels.parquet")
     assert labels.groupby(["variant", "round"])["position"].apply(sorted).map(lambda p: p == list(range(10))).all()
+    sfl_sim("trace", out)
     events = json.loads(gzip.decompress((out / "trace.json.gz").read_bytes()))["traceEvents"]
     assert sum(e["ph"] == "X" for e in events) == len(pd.read_parquet(out / "ops.parquet"))
     printed = capsys.readouterr()
-    assert printed.out.rstrip().endswith("reports/tiny/report.html")
+    assert printed.out.splitlines()[-2:] == ["reports/tiny/report.html", str(out / "trace.json.gz")]
     assert "splitfed_v1  round 2/2" in printed.err
 
 

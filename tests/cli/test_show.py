@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -37,6 +39,14 @@ def test_workers_that_a_method_cannot_use_are_told_once(scenario, capsys):
     for enough in ("server.workers=unlimited", "method=splitfed_v1"):
         sfl_sim("validate", scenario, "--set", "server.workers=2", "--set", "grid={}", "--set", enough)
         assert not capsys.readouterr().err
+
+
+def test_pricing_does_not_import_torchs_compiler(scenario):
+    """It takes two seconds."""
+    main = "from sfl_sim.cli import main; main(['validate', 'tiny.yaml'])"
+    code = f"import sys; {main}; print('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_fewer_logs_of_availability_than_clients_are_told(scenario, tmp_path, capsys):

@@ -91,7 +91,6 @@ def served(folder, variant):
 
 def leave_pages_out(patch):
     patch.setattr("sfl_sim.report.pages.run.write_report", lambda runs, out, parts: out)
-    patch.setattr("sfl_sim.report.perfetto.write_trace", lambda folder: None)
 
 
 @pytest.fixture(scope="module")

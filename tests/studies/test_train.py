@@ -168,18 +168,18 @@ def test_a_run_that_finds_nothing_to_resume_says_so(tmp_path, monkeypatch):
 
 @pytest.mark.leaves_out
 def test_a_page_or_a_table_that_cannot_be_made_costs_no_results(sfl_sim, monkeypatch, capsys, tmp_path):
-    """Neither page nor trace, nor what would help, nor the table in the terminal; the run is there all the same."""
+    """Neither page, nor what would help, nor the table in the terminal; the run is there all the same."""
 
     def fail(*_, **__):
         raise MemoryError("Unable to allocate 74.5 GiB")
 
-    for thing in ("pages.run.write_report", "perfetto.write_trace", "terminal.results_in_terminal"):
+    for thing in ("pages.run.write_report", "terminal.results_in_terminal"):
         monkeypatch.setattr(f"sfl_sim.report.{thing}", fail)
     monkeypatch.setattr("sfl_sim.studies.train.speedups", fail)
     main(["tiny.yaml", "--timing-only", "--out", "run"])
     told = capsys.readouterr()
     warned = [line.removeprefix("warning: ") for line in told.err.splitlines() if line.startswith("warning: ")]
-    what = ["speedups.parquet", "trace.json.gz", "report.html", "the table of results"]
+    what = ["speedups.parquet", "report.html", "the table of results"]
     assert warned == [f"{each} is left out: MemoryError: Unable to allocate 74.5 GiB" for each in what]
     assert told.out == "run\n"
     assert {"rounds.parquet", "ops.parquet", "summary.json"} <= {path.name for path in (tmp_path / "run").iterdir()}

@@ -19,7 +19,6 @@ import torch.fx.experimental.symbolic_shapes  # as what follows, would else be i
 from torch import nn
 
 import sfl_sim.engine.checkpointing
-import sfl_sim.report.perfetto
 import sfl_sim.studies.bottlenecks
 from sfl_sim.engine.cache_key import code_version
 from sfl_sim.engine.experiment import Experiment
