@@ -76,7 +76,7 @@ def trace(
     run: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
     debug: Debug = False,
 ) -> None:
-    """Write the timeline of a run for ui.perfetto.dev: RUN/trace.json.gz, with the first 200,000 operations.
+    """Write the timeline of a run for ui.perfetto.dev: RUN/trace.json.gz.
 
     Example: sfl-sim trace reports/heterogeneous_bw
     """

@@ -12,7 +12,7 @@ import pandas as pd
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import yaml_text
 from sfl_sim.scenario.load import parse
-from sfl_sim.store.files import contents
+from sfl_sim.store.files import contents, read_regular
 from sfl_sim.store.folder import check_unchanged
 from sfl_sim.store.reading import read_table
 from sfl_sim.store.schema import Kind, tables
@@ -125,7 +125,7 @@ def reading(folder: Path, files: Sequence[str], lacking: str) -> Iterator[dict[s
         raise ScenarioError(f"{folder} {lacking}: without {', '.join(missing)}")
     scenario, manifest = folder / "scenario.yaml", folder / "manifest.json"
     try:
-        text = scenario.read_text(encoding="utf-8") if scenario.is_file() else ""
+        text = read_regular(scenario).decode() if scenario.is_file() else ""
         yield {
             "folder": folder, "scenario_text": text, "manifest": contents(manifest) if manifest.is_file() else {},
             "scenario": dict(yaml_text.read_value(text)) if scenario.is_file() else {},

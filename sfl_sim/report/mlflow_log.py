@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -89,7 +88,6 @@ def _client(store: str) -> MlflowClient:
     except ModuleNotFoundError as error:
         raise ScenarioError("MLflow is not installed: pip install 'sfl-sim[mlflow]'", key="mlflow") from error
     try:
-        urlsplit(store)  # MLflow asks for it later, when an error might also be a run's
         return MlflowClient(tracking_uri=store)
     except (MlflowException, OSError, ValueError) as error:
         raise ScenarioError(" ".join(str(error).split()), key="--store", found=store) from error

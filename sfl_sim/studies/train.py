@@ -32,8 +32,8 @@ from sfl_sim.system.availability import KEY as LOGS
 from sfl_sim.system.availability import n_logs
 from sfl_sim.training.hardware import pick_device
 
-UNUSED = 0.9
-"""Share of the training samples of which clients hold less only by a slip in the partition, or on purpose."""
+LEAST_HELD = 0.9
+"""Share of the training samples; a warning tells if clients hold less."""
 
 
 def check(study: Study, device: torch.device | None = None, *, timing_only: bool = False) -> list[str]:
@@ -63,10 +63,10 @@ def check(study: Study, device: torch.device | None = None, *, timing_only: bool
                     f"has logs of {logs} clients for {n_clients}: they are drawn again, each time a day later", key=LOGS
                 )
                 warnings[str(variant.places.located(few))] = None
-            n_samples, dealt = len(experiment.dataset.y_train), int(experiment.counts.sum())
-            if dealt < UNUSED * n_samples:
+            held = experiment.counts.sum() / len(experiment.dataset.y_train)
+            if held < LEAST_HELD:
                 left = ScenarioError(
-                    f"{1 - dealt / n_samples:.0%} of the training samples belong to no client", key="data.partition"
+                    f"{1 - held:.0%} of the training samples belong to no client", key="data.partition"
                 )
                 warnings[str(variant.places.located(left))] = None
             if why := _why_workers_are_idle(variant.scenario, experiment.method):

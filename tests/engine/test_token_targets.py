@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.data.dataset import Dataset
@@ -155,3 +156,18 @@ def test_a_model_of_as_many_tokens_as_labels_is_given_no_others():
         ScenarioError, match=r"model\.name: knows 4 tokens, one for each label; the largest in the samples is 23"
     ):
         Experiment(study.variants[0].scenario, CPU)
+
+
+def test_tokens_outside_an_embedding_are_refused_before_the_first_step():
+    """The largest token is 8."""
+
+    def model(n_tokens):
+        def make(input_shape, n_labels):
+            return nn.Sequential(nn.Embedding(n_tokens, 3), nn.Flatten(), nn.Linear(18, n_labels))
+
+        return {"factory": make, "cut": 1}
+
+    data = TEXT | {"targets": "last"}
+    experiment(data=data, model=model(9))
+    with pytest.raises(ScenarioError, match="has an embedding of 8 tokens; the largest in the samples is 8"):
+        experiment(data=data, model=model(8))
