@@ -27,6 +27,8 @@ COMMANDS = [
     "validate heterogeneous_bw --no-data",
     "heterogeneous_bw --set train.roundz=3",
     "heterogeneous_bw --set model.name=cnn_smal",
+    "model resnet18",
+    "validate heterogeneous_bw",
 ]
 SCENARIOS = {  # overrides
     "heterogeneous_bw": [],

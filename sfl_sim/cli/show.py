@@ -6,7 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -27,6 +27,9 @@ from sfl_sim.cli.app import (
     say_page,
 )
 from sfl_sim.errors import ScenarioError, blamed_on
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 PAGES = ("report.html", "serving.html", "whatif.html")
 """Pages of a run, a serving and a what-if."""
@@ -259,19 +262,28 @@ def model(
     Example: sfl-sim model mobilenet_v1 --input 3x32x32
     """
     from sfl_sim.engine.catalogue import choices
-    from sfl_sim.engine.layer_table import layer_table, usual_data
-    from sfl_sim.engine.registry import find_model
-    from sfl_sim.models.zoo import network
+    from sfl_sim.engine.layer_table import stored_table, usual_data
     from sfl_sim.report.pages.system import layers_in_terminal
-    from sfl_sim.scenario.sections import Model
 
     is_stored = os.path.exists(name) and name not in choices()["model.name"]
     usual_shape, usual_labels = ((512,), 1) if is_stored else usual_data(name)
     shape = usual_shape if input_shape is None else _shape(input_shape)
-    given = {"name": "hf", "path": name} if is_stored else {"factory": name} if ":" in name else {"name": name}
-    net = network(find_model(Model.model_validate(given)), shape, n_labels or usual_labels)
-    table = layers_in_terminal(layer_table(net).assign(model=name), shape, net.layers[-1].out_shape[-1])
-    Terminal(soft_wrap=True).print(table)
+    labels = n_labels or usual_labels
+    table = None if is_stored else stored_table(name, shape, labels)
+    if table is None:
+        given = {"name": "hf", "path": name} if is_stored else {"factory": name} if ":" in name else {"name": name}
+        table = _priced(given, shape, labels)
+    *_, scores = table["out_shape"].iloc[-1].split("x")
+    Terminal(soft_wrap=True).print(layers_in_terminal(table.assign(model=name), shape, int(scores)))
+
+
+def _priced(model: dict[str, str], shape: tuple[int, ...], n_labels: int) -> DataFrame:
+    from sfl_sim.engine.layer_table import layer_table
+    from sfl_sim.engine.registry import find_model
+    from sfl_sim.models.zoo import network
+    from sfl_sim.scenario.sections import Model
+
+    return layer_table(network(find_model(Model.model_validate(model)), shape, n_labels))
 
 
 def _shape(text: str) -> tuple[int, ...]:
