@@ -208,7 +208,7 @@ def run(
     data: Any = None,
     on_round_end: Callable[[Round, Experiment], object] | None = None,
     out: str | Path | None = None,
-    jobs: int = 1,
+    jobs: int | None = 1,
     timing_only: bool = False,
     device: str = "auto",
     threads: int | None = None,
@@ -228,7 +228,7 @@ def run(
         data: data of your own: (x_train, y_train, x_test, y_test) as arrays or tensors, or two torch data sets.
         on_round_end: function of your own that is called after every round, and ends training by returning true.
         out: the run's folder; by default `reports/<name>`, or the next free number.
-        jobs: variants and seeds to run side by side.
+        jobs: variants and seeds to run side by side; None: as many as pay, as `--jobs auto`.
         timing_only: simulate time without training.
         device: auto, cpu or cuda.
         threads: intra-op threads of a run; all cores unless given.

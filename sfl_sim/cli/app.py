@@ -38,6 +38,24 @@ Vary = Annotated[
     ),
 ]
 Runs = Annotated[list[Path], typer.Argument(help="Folders of earlier runs, shown side by side.")]
+
+
+def _jobs(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal() or not int(text):
+        raise typer.BadParameter(f"{text!r} is neither a whole number above 0 nor auto")
+    return int(text)
+
+
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        parser=_jobs,
+        metavar="N|auto",
+        help="Variants and seeds to run side by side; with Ray, on one GPU. By default auto, as many as pay.",
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Plotly = Annotated[
     Literal["embedded", "directory"],

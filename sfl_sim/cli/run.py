@@ -11,6 +11,7 @@ from sfl_sim.cli.app import (
     AllowCode,
     Debug,
     Device,
+    Jobs,
     Overrides,
     Plotly,
     ScenarioFile,
@@ -27,7 +28,7 @@ def run(
     scenario: ScenarioFile,
     overrides: Overrides = [],
     out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Variants and seeds to run side by side; with Ray, on one GPU.")] = 1,
+    jobs: Jobs = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of a run; all cores unless given.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted run: from the last checkpoint of each variant.")
@@ -100,7 +101,7 @@ def privacy(
     vary: Vary = [],
     overrides: Overrides = [],
     out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>-privacy.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Variants and seeds to run side by side.")] = 1,
+    jobs: Jobs = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     device: Device = "auto",
     plotly: Plotly = "embedded",

@@ -12,11 +12,18 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from itertools import islice
 from multiprocessing.managers import SyncManager
 from pathlib import Path
+
+import psutil
+import torch
+from joblib import cpu_count  # type: ignore[import-untyped]
 
 from sfl_sim.engine.news import Failed, News, Notify, brief
 from sfl_sim.engine.ray_backend import find_ray, on_ray
@@ -26,8 +33,11 @@ from sfl_sim.scenario.load import Variant
 from sfl_sim.scenario.own_code import Permission, permission, permitted
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import Failure, RunFolder, read_failure, write_failure
+from sfl_sim.training.hardware import pick_device
 
 BACKENDS = ("local", "ray")
+WORTH_S = 10.0
+"""Seconds of work from which on other processes pay: each imports torch and reads the data for itself."""
 KILLED = "its process was killed, perhaps because memory ran out"
 
 
@@ -50,10 +60,30 @@ def run_trials(variants: Mapping[int, Variant], folder: RunFolder, settings: Set
         return
     if settings.backend == "ray":
         on_ray(variants, folder, settings, notify)
+    elif settings.jobs is None:
+        first, others = dict(islice(variants.items(), 1)), dict(islice(variants.items(), 1, None))
+        began_s = time.monotonic()
+        _one_by_one(first, folder, settings, notify)
+        jobs = usual_jobs(len(others), time.monotonic() - began_s, settings)
+        run_trials(others, folder, replace(settings, jobs=jobs), notify)
     elif settings.jobs == 1:
         _one_by_one(variants, folder, settings, notify)
     else:
-        _side_by_side(variants, folder, settings, notify)
+        _side_by_side(variants, folder, settings, settings.jobs, notify)
+
+
+def usual_jobs(n_trials: int, trial_s: float, settings: Settings) -> int:
+    """Return how many of `n_trials` to run side by side, after one that took `trial_s` in this process.
+
+    It is the number of physical cores, as far as each trial finds as much free memory as this process takes. It is 1
+    for less than `WORTH_S` of work, on a GPU, and where a step uses several threads: they share the cores already.
+    """
+    shares_cores = pick_device(settings.device).type != "cpu" or torch.get_num_threads() > 1
+    if n_trials * trial_s < WORTH_S or (shares_cores and not settings.timing_only):
+        return 1
+    in_memory = psutil.virtual_memory().available // psutil.Process().memory_info().rss
+    cores: int = cpu_count(only_physical_cores=True)
+    return max(1, min(n_trials, cores, in_memory))
 
 
 def _one_by_one(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
@@ -63,8 +93,10 @@ def _one_by_one(variants: Mapping[int, Variant], folder: RunFolder, settings: Se
             notify(Failed(number, failure))
 
 
-def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
-    """Run trials in processes, which are new interpreters because torch's threads do not survive a fork.
+def _side_by_side(
+    variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, jobs: int, notify: Notify
+) -> None:
+    """Run trials in `jobs` processes, which are new interpreters because torch's threads do not survive a fork.
 
     Each worker is a pool of one process: a pool of several would be lost with the first of them that is killed.
     """
@@ -75,7 +107,7 @@ def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: 
     def new_worker() -> ProcessPoolExecutor:
         return ProcessPoolExecutor(1, context, end_with_parent)
 
-    workers = {new_worker() for _ in range(min(settings.jobs, len(waiting)))}
+    workers = {new_worker() for _ in range(min(jobs, len(waiting)))}
     running: dict[Future[None], tuple[int, ProcessPoolExecutor]] = {}
     manager = SyncManager(ctx=context)
     manager.start(end_with_parent_alone)

@@ -50,7 +50,7 @@ def on_ray(variants: Mapping[int, Variant], folder: RunFolder, settings: Setting
     device = "cpu" if settings.timing_only else pick_device(settings.device).type
     resources = {
         "num_cpus": 1 if settings.timing_only else settings.threads,
-        "num_gpus": 1 / settings.jobs if device == "cuda" else 0,
+        "num_gpus": 1 / (settings.jobs or 1) if device == "cuda" else 0,
     }
     with _connected(ray, settings.address):
         _require_room(ray, **resources)

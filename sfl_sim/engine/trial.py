@@ -42,7 +42,8 @@ class Settings:
     Attributes:
         timing_only: walk the timeline without training.
         device: `auto`, `cpu`, `cuda`, ...
-        jobs: trials run side by side in processes; with Ray, those that share a GPU.
+        jobs: trials run side by side in processes; with Ray, those that share a GPU; None: as many as pay
+            (`processes.usual_jobs`).
         threads: intra-op threads that a trial may use; results differ in the last bits with their number, so it does
             not depend on `jobs`.
         resume: keep the trials that an interrupted run of the same scenario has finished, and go on with others from
@@ -57,7 +58,7 @@ class Settings:
 
     timing_only: bool = False
     device: str = "auto"
-    jobs: int = 1
+    jobs: int | None = 1
     threads: int = torch.get_num_threads()
     resume: bool = False
     reuse: bool = False

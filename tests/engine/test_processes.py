@@ -8,14 +8,16 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
 from small_study import TIMING, Log, poisoned_study, run, study, summaries
 
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.news import Began, Ended, Failed, Reused
-from sfl_sim.engine.processes import check_backend
+from sfl_sim.engine.processes import check_backend, usual_jobs
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.store import Failure, read_manifest
@@ -105,6 +107,48 @@ def test_a_process_that_is_killed_takes_no_other_down(poison, tmp_path):
     folder, error = run(poisoned_study(poison), tmp_path / "run", replace(TIMING, jobs=2))
     assert rounds(folder) == {"lr=0.1": 3, "lr=0.3": 3}
     assert "lr=0.2 (seed 0): its process was killed" in str(error)
+
+
+@pytest.fixture
+def four_cores(monkeypatch):
+    """A machine of four physical cores and memory for ten trials, whose last trial used one thread."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr("sfl_sim.engine.processes.cpu_count", lambda only_physical_cores: 4)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
+    monkeypatch.setattr("psutil.Process.memory_info", lambda self: SimpleNamespace(rss=100))
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_trials_run_side_by_side_where_that_pays(monkeypatch):
+    on_cpu = Settings(device="cpu", jobs=None)
+    assert usual_jobs(8, 60.0, on_cpu) == 4
+    assert usual_jobs(2, 60.0, on_cpu) == 2
+    assert usual_jobs(8, 0.5, on_cpu) == usual_jobs(0, 60.0, on_cpu) == 1, "processes take seconds to start"
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=299))
+    assert usual_jobs(8, 60.0, on_cpu) == 2, "a third would find no memory"
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=99))
+    assert usual_jobs(8, 60.0, on_cpu) == 1
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_steps_that_share_the_cores_already_run_one_by_one():
+    torch.set_num_threads(2)
+    assert usual_jobs(8, 60.0, Settings(device="cpu")) == 1
+    assert usual_jobs(8, 60.0, Settings(timing_only=True)) == 4
+
+
+def test_the_first_trial_tells_whether_the_others_run_side_by_side(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "sfl_sim.engine.processes.usual_jobs", lambda n, trial_s, settings: asked.append((n, trial_s > 0)) or 2
+    )
+    three = study(grid={"train.lr": [0.1, 0.2, 0.3]})
+    folder, _ = run(three, tmp_path / "auto", replace(TIMING, jobs=None))
+    assert asked == [(2, True)]
+    assert digests(folder) == digests(run(three, tmp_path / "alone", TIMING)[0])
 
 
 def test_an_error_of_many_lines_is_a_short_one(poison, tmp_path):
