@@ -21,7 +21,7 @@ from sfl_sim.models.cuts import client_cuts, cuts_at
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.lora import Lora
-from sfl_sim.models.network import Network
+from sfl_sim.models.network import Network, Unweighted
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.zoo import is_weightless, network
 from sfl_sim.rng import stream
@@ -65,7 +65,9 @@ def build_method(
     cuts, round_cuts = _cuts(scenario, net, fleet) if kind.splits(options) else ([], [])
     if net.lora and not kind.trains_part1:
         net = build_network(scenario, dataset, above=max(cuts))
-    if device is not None and scenario.model.init:
+    if device is None:
+        net = Unweighted(net)
+    elif scenario.model.init:
         net = starting(net, scenario.model.init)
     data = _client_data(scenario, dataset, shares, net=net, device=device)
     _check_error_feedback(scenario, round_cuts)

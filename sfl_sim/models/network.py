@@ -9,6 +9,7 @@ from copy import copy
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +78,7 @@ class Network:
         self._initial_seed: int | None = None
         self._build = build
         self.lora = lora
+        self._unweighted: dict[tuple[object, ...], Any] = {}  # of `Unweighted`; copies with other settings share it
         try:
             with _one_thread(), self.measuring():
                 module = self._module(seed=0)
@@ -198,7 +200,7 @@ class Network:
 
     def part(self, start: int, stop: int) -> Part:
         """Make the part of the layers `start` to `stop` (0-based, `stop` excluded), without weights."""
-        skeleton = self._adapted(self._skeleton())[start:stop]
+        skeleton = self._bare()[start:stop]
         layers = self.layers[start:stop]
         before = self.layers[start - 1].out_shape if start else self.input_shape
         return Part(
@@ -235,6 +237,9 @@ class Network:
             for part, start, stop in zip(parts, bounds[:-1], bounds[1:], strict=True)
         ]
 
+    def _bare(self) -> nn.Sequential:
+        return self._adapted(self._skeleton())
+
     def _skeleton(self) -> nn.Sequential:
         try:
             with torch.device("meta"):
@@ -257,6 +262,32 @@ class Network:
         if self.lora:
             adapt(module, self.lora)
         return module
+
+
+class Unweighted(Network):
+    """A network whose parts never hold weights: they share their layers, and equal parts are one.
+
+    Making the layers of a deep network takes tens of milliseconds, and studies by the clock alone need dozens of parts:
+    for all cuts, and for each with all seeds.
+    """
+
+    def __init__(self, network: Network) -> None:
+        vars(self).update(vars(network))
+
+    def part(self, start: int, stop: int) -> Part:
+        """Return the part of the layers `start` to `stop`, made once."""
+        settings = self.forward_settings
+        key = start, stop, settings.autocast, settings.compiled_batch
+        if key not in self._unweighted:
+            self._unweighted[key] = super().part(start, stop)
+        part: Part = self._unweighted[key]
+        return part
+
+    def _bare(self) -> nn.Sequential:
+        if () not in self._unweighted:
+            self._unweighted[()] = super()._bare()
+        layers: nn.Sequential = self._unweighted[()]
+        return layers
 
 
 def _of_type(module: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:

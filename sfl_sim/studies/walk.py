@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from torch import nn
-
 from sfl_sim.engine.build import build_clock, build_network
 from sfl_sim.engine.estimate import SecondsPerSample
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.registry import find_method
 from sfl_sim.engine.rounds import WalkedRound
-from sfl_sim.models.network import Network
-from sfl_sim.models.part import Part
+from sfl_sim.models.network import Network, Unweighted
 from sfl_sim.scenario.presets import expand
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.clock import Plans
@@ -32,8 +29,7 @@ def recut(experiment: Experiment, cuts: Sequence[int]) -> None:
     network = task.network
     if network.lora and not method.trains_part1:  # whose adapters lie behind the cut
         network = build_network(experiment.scenario, experiment.dataset, above=max(cuts))
-    if not isinstance(network, _Unweighted):
-        network = _Unweighted(network)
+        network = Unweighted(network)
     sample_s = SecondsPerSample(network, cuts, experiment.scenario.train.batch_size, experiment.fleet, task.wire)
     elsewhere = replace(task, network=network, cuts=list(cuts), round_cuts=(), sample_s=sample_s)
     experiment.walk.replace_method(type(method)(elsewhere, method.options))
@@ -50,28 +46,6 @@ def memory_bytes(scenario: Scenario, network: Network, cut: int) -> int:
         momentum=train.momentum,
         trains=find_method(scenario.method.name).trains_part1,
     )
-
-
-class _Unweighted(Network):
-    """A network whose parts never hold weights: they share their layers, and equal parts are one.
-
-    Making the layers of a deep network takes tens of milliseconds, and there are dozens of parts if every client has a
-    cut of its own.
-    """
-
-    def __init__(self, network: Network) -> None:
-        vars(self).update(vars(network))
-        self._layers = super()._skeleton()
-        self._parts: dict[tuple[int, int], Part] = {}
-
-    def part(self, start: int, stop: int) -> Part:
-        """Return the part of the layers `start` to `stop`, made once."""
-        if (start, stop) not in self._parts:
-            self._parts[start, stop] = super().part(start, stop)
-        return self._parts[start, stop]
-
-    def _skeleton(self) -> nn.Sequential:
-        return self._layers
 
 
 RECURSION, EVENT_LOOP = "recursion", "event loop"

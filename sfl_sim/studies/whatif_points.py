@@ -267,15 +267,15 @@ def _found(point: Point, walker: Walker) -> Found:
     scenario = point.variant.scenario
     walked = walker.walk(scenario)
     measured = Measured(walked, scenario.train.rounds)
-    cuts = list(walker.experiment.clients()["cut"])
-    same = len(set(cuts)) == 1 and not pd.isna(cuts[0])
-    clients = measured.clients().assign(cut=pd.array(cuts, dtype="Int64"))
+    task = walker.experiment.method.task
+    cuts: Sequence[int] = () if task.round_cuts else task.cuts
+    clients = measured.clients()
+    clients["cut"] = pd.Series(cuts, dtype="Int64").reindex(clients.index)
     figures = {
         "method": scenario.method.name,
-        "cut": cuts[0] if same else None,
+        "cut": cuts[0] if len(set(cuts)) == 1 else None,
         **measured.figures(server_workers(scenario)),
         "client_joule": clients["joule"].mean(),
         "how": walked.how,
     }
-    task = walker.experiment.method.task
-    return Found(point, figures, clients, task.cuts or [len(task.network)] * len(cuts))
+    return Found(point, figures, clients, task.cuts or [len(task.network)] * len(clients))

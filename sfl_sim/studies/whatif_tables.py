@@ -57,15 +57,24 @@ class _Memory:
 
 def point_tables(found: Iterable[Found], axes: Sequence[Axis]) -> dict[str, pd.DataFrame]:
     """Make the tables `points`, one row per point and seed, and `clients`, one row per point, seed and client."""
-    memory = _Memory()
-    rows, parts = [], []
-    for one in found:
-        scenario, where = one.point.variant.scenario, place(one.point, axes)
-        needed = {layers: memory.needed_bytes(scenario, layers) for layers in set(one.held)}
-        rows.append({**where, **one.figures, "client_memory_bytes": max(needed.values()), **where})  # `method` may vary
-        clients = one.clients.assign(memory_bytes=[needed[layers] for layers in one.held])
-        parts.append(pd.DataFrame(where, clients.index).join(clients))
-    return {"points": pd.DataFrame(rows).astype({"cut": "Int64"}), "clients": pd.concat(parts, ignore_index=True)}
+    memory, found = _Memory(), list(found)
+    places = pd.DataFrame([place(one.point, axes) for one in found])
+    needed = [
+        {layers: memory.needed_bytes(one.point.variant.scenario, layers) for layers in set(one.held)} for one in found
+    ]
+    points = [{**one.figures, "client_memory_bytes": max(of.values())} for one, of in zip(found, needed, strict=True)]
+    clients = pd.concat([one.clients for one in found], ignore_index=True)
+    clients["memory_bytes"] = [of[layers] for one, of in zip(found, needed, strict=True) for layers in one.held]
+    of_clients = places.loc[places.index.repeat([len(one.clients) for one in found])].reset_index(drop=True)
+    return {
+        "points": _beside(places, pd.DataFrame(points)).astype({"cut": "Int64"}),
+        "clients": _beside(of_clients, clients),
+    }
+
+
+def _beside(places: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
+    """Join columns; a place is named by a key of the scenario, such as `method`, which may vary."""
+    return places.join(figures.drop(columns=places.columns, errors="ignore"))
 
 
 def servers_table(question: Question, found: Sequence[Found]) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import csv
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -62,16 +62,23 @@ class Table:
     key: str
     lines: list[int]
     columns: dict[str, list[str]]
+    _numbers: dict[str, FloatArray] = field(default_factory=dict, repr=False, compare=False)
 
     def numbers(self, column: str) -> FloatArray:
-        """Convert a column to finite numbers (rows,).
+        """Convert a column to finite numbers (rows,), once.
 
         Raises:
             ScenarioError: a cell is no number, or out of range.
         """
+        if column not in self._numbers:
+            self._numbers[column] = self._converted(column)
+        return self._numbers[column]
+
+    def _converted(self, column: str) -> FloatArray:
         values = np.array([_number(cell) for cell in self.columns[column]])
         self.require(column, np.isfinite(values), "a number")
         self.require(column, _in_range(values), f"0, or a number from {SMALLEST:g} to {LARGEST:g}")
+        values.setflags(write=False)
         return values
 
     def by_client(self) -> npt.NDArray[np.int64]:
