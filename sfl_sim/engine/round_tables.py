@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfl_sim.engine.rounds import WalkedRound
@@ -26,7 +27,9 @@ def device_groups(fleet: Fleet) -> Sequence[str]:
     """Name each client's group: its device, or slow, middle or fast with more than MAX_NAMED_GROUPS devices."""
     if len(set(fleet.devices)) <= MAX_NAMED_GROUPS:
         return fleet.devices
-    return list(pd.qcut(pd.Series(fleet.macs_per_s).rank(method="first"), 3, labels=["slow", "middle", "fast"]))
+    rank = np.argsort(np.argsort(fleet.macs_per_s, kind="stable"))
+    thirds = np.searchsorted(np.quantile(rank, [1 / 3, 2 / 3]), rank)
+    return [("slow", "middle", "fast")[third] for third in thirds]
 
 
 def client_table(fleet: Fleet, counts: Ints, cuts: Sequence[int]) -> pd.DataFrame:
@@ -47,12 +50,18 @@ def client_table(fleet: Fleet, counts: Ints, cuts: Sequence[int]) -> pd.DataFram
             "trace_phase_s": fleet.uplinks.phases_s if fleet.uplinks.pattern else np.nan,
             "samples": counts.sum(axis=1),
             "dominant_label": counts.argmax(axis=1),
-            "label_samples": list(counts),
+            "label_samples": _lists(counts),
             "cost": fleet.cost,
             "training_factor": fleet.training_factor,
             "cut": pd.Series(cuts, dtype="Int64").reindex(range(len(counts))),
         }
     )
+
+
+def _lists(rows: Ints) -> pd.arrays.ArrowExtensionArray:
+    """Make a column of lists, which take a tenth of the memory of as many arrays."""
+    offsets = np.arange(0, rows.size + 1, rows.shape[1], dtype=np.int32)
+    return pd.arrays.ArrowExtensionArray(pa.ListArray.from_arrays(offsets, rows.ravel()))
 
 
 def round_row(walked: WalkedRound) -> dict[str, Any]:

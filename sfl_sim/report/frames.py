@@ -122,9 +122,8 @@ def label_names(frames: Frames, variant: Variant) -> pd.Series:
     return labels.assign(rank=label_ranks(labels)).sort_values("rank").set_index("label")["label_name"]
 
 
-def client_names(frames: Frames, variant: Variant) -> dict[Any, str]:
-    """The names of the first seed's clients by their numbers: label 2, client 27, or cat, client 3."""
-    clients = variant.first_seed(frames.clients).set_index("client")
+def client_names(frames: Frames, variant: Variant, clients: pd.DataFrame) -> dict[Any, str]:
+    """The names of `clients` (rows by number) of the first seed by their numbers: label 2, client 27; cat, client 3."""
     names = label_names(frames, variant).to_dict()
     labels = {client: str(names.get(label, label)) for client, label in clients["dominant_label"].items()}
     return {

@@ -155,7 +155,7 @@ class TrialWriter:
         further = [name for name in frame if name not in known]
         texts = {name: "string" for name in known if columns[name].type == "text"}
         frame = frame.reindex(columns=known + further).astype(texts)
-        frame.to_parquet(self.folder / f"{table}.parquet", index=False)
+        frame.to_parquet(self.folder / f"{table}.parquet", index=False, row_group_size=ROWS_PER_GROUP)
 
     def _flush(self) -> None:
         if not self._waiting:

@@ -18,7 +18,7 @@ from sfl_sim.engine.initial import starting
 from sfl_sim.engine.news import Counted, Notify, Planned, Reused, Warned, optional, silent
 from sfl_sim.engine.processes import check_backend, run_trials
 from sfl_sim.engine.registry import check_unused
-from sfl_sim.engine.setup import setup_of
+from sfl_sim.engine.setup import forget, setup_of
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
@@ -151,6 +151,7 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
             table = speedups(study, folder.closed())
             if len(table):
                 table.to_parquet(folder.staging / "speedups.parquet", index=False)
+        forget()  # data and fleet of a million clients take as much memory as the page
 
     def join() -> dict[str, Any]:
         folder.join(study.name, ways(study, folder.closed()))

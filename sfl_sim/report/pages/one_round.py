@@ -181,7 +181,8 @@ def _view(frames: Frames, variant: Variant) -> RoundView:
         samples = pd.DataFrame(np.stack(list(clients["label_samples"])), clients.index)
         in_order = samples[names.index].set_axis(list(names), axis=1) if len(names) else None
         held = samples.add_prefix("label ") if in_order is None else in_order
-    return RoundView(variant, ended_s - started_s, ops, float(waited_s / run_s), held, client_names(frames, variant))
+    called = client_names(frames, variant, clients)
+    return RoundView(variant, ended_s - started_s, ops, float(waited_s / run_s), held, called)
 
 
 # Labels in the order of service, and the server's queue
