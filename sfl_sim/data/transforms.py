@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 if TYPE_CHECKING:
-    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -50,18 +51,18 @@ def random_crop_flip(x_uint8: Tensor, padding: int, generator: np.random.Generat
     """
     n = len(x_uint8)
     corners = to_device(torch.from_numpy(generator.integers(2 * padding + 1, size=(2, n))), x_uint8.device)
-    mirrored = torch.from_numpy(generator.random(n) < 0.5)
+    mirrored = np.flatnonzero(generator.random(n) < 0.5)
     return crop_flip(x_uint8, padding, corners[0], corners[1], mirrored)
 
 
-def crop_flip(x: Tensor, padding: int, top: Tensor, left: Tensor, mirrored: Tensor) -> Tensor:
-    """Zero-pad each image, crop it back to its size at `top` and `left`, and mirror it where `mirrored` is set.
+def crop_flip(x: Tensor, padding: int, top: Tensor, left: Tensor, mirrored: NDArray[np.int64]) -> Tensor:
+    """Zero-pad each image, crop it back to its size at `top` and `left`, and mirror some.
 
     Args:
         x: (N, C, H, W).
         padding: zero pixels on each side.
         top, left: (N,) integers in 0 .. 2 padding, in pixels of the padded image.
-        mirrored: (N,) booleans in the host's memory, so that finding them does not wait for a GPU.
+        mirrored: numbers of the images that are mirrored, in the host's memory: no GPU has to be awaited for them.
     """
     n, channels, height, width = x.shape
     padded = F.pad(x, (padding,) * 4).contiguous()
@@ -71,5 +72,5 @@ def crop_flip(x: Tensor, padding: int, top: Tensor, left: Tensor, mirrored: Tens
     start = plane.view(n, channels, 1) * padded[0, 0].numel()
     start = start + ((top[:, None] + row) * padded.shape[3] + left[:, None])[:, None]
     crops = rows.index_select(0, start.flatten()).view(x.shape)
-    chosen = to_device(mirrored.nonzero().flatten(), x.device)
+    chosen = to_device(torch.from_numpy(mirrored), x.device)
     return crops.index_copy_(0, chosen, crops.index_select(0, chosen).flip(-1))

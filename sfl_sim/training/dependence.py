@@ -22,9 +22,9 @@ def distance_correlation(x: Tensor, z: Tensor) -> Tensor:
     """
     a, b = _centred(_distances(x)), _centred(_distances(z))
     variances = (a * a).mean() * (b * b).mean()
-    if not variances > 0:
-        return 0 * variances
-    return ((a * b).mean() / variances.sqrt()).clamp(min=LEAST).sqrt()
+    depend = variances > 0  # no `if`, which would wait for a GPU in every mini-batch
+    ratio = (a * b).mean() / torch.where(depend, variances, 1).sqrt()
+    return torch.where(depend, ratio.clamp(min=LEAST).sqrt(), 0 * variances)
 
 
 def unbiased_distance_correlation(x: Tensor, z: Tensor) -> float:

@@ -46,7 +46,7 @@ def test_crop_and_flip_equal_torchvision_image_by_image(n, channels, height, wid
     rng = stream(seed, "augment")
     top, left = torch.from_numpy(rng.integers(2 * padding + 1, size=(2, n)))
     mirrored = torch.from_numpy(rng.random(n) < 0.5)
-    for i, got in enumerate(crop_flip(x, padding, top, left, mirrored)):
+    for i, got in enumerate(crop_flip(x, padding, top, left, np.flatnonzero(mirrored))):
         padded = reference.pad(x[i], [padding] * 4)
         want = reference.crop(padded, int(top[i]), int(left[i]), height, width)
         assert torch.equal(got, reference.horizontal_flip(want) if mirrored[i] else want)
