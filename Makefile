@@ -40,8 +40,8 @@ bench:
 	python -m benchmarks.batched $(QUICK)
 	python -m benchmarks.memory $(QUICK)
 	python -m benchmarks.soak $(QUICK)
+	python -m benchmarks.clock $(QUICK)
 ifndef QUICK
-	python -m benchmarks.clock
 	python -m benchmarks.cost_model
 	python -m benchmarks.backward
 endif

@@ -1,6 +1,6 @@
 """Speed of the clock: simulated operations per second in timing-only mode, and memory per client.
 
-    python -m benchmarks.clock [CLIENTS ...]
+    python -m benchmarks.clock [--quick] [CLIENTS ...]
 
 SplitFedV2, in which the number of mini-batches per client keeps the number of operations about equal for all numbers of
 clients: by the event loop, and by recursion (`sim/array_clock.py`; the first round, in which the flow is recorded, and
@@ -25,10 +25,11 @@ from time import process_time
 import numpy as np
 import simpy
 
-from benchmarks.pairs import publish
+from benchmarks.options import options
 
 SIZES = [10, 100, 1_000, 100_000]
-OPERATIONS = 1_000_000
+OPERATIONS = 250_000  # 100,000 clients have 500,000
+SHARED = 5  # times fewer over shared links, which are ten times as slow
 REPEATS = 3
 
 
@@ -51,9 +52,12 @@ def measure(clients):
     batches = max(1, OPERATIONS // (5 * clients))
     before = memory_bytes()
     fleet = build_fleet(clients, 0, Clients(), Server())
-    one = np.arange(batches)  # every client may point at the same samples: nothing is trained
-    task = Task(net, [2] * clients, ClientData([one] * clients, batch_size=1))
-    method = METHODS["splitfed_v2"](task)
+
+    def flow(batches=batches):
+        one = np.arange(batches)  # every client may point at the same samples: nothing is trained
+        task = Task(net, [2] * clients, ClientData([one] * clients, batch_size=1))
+        return METHODS["splitfed_v2"](task).round(1, range(clients))
+
     loop, *foreseen = (EventClock(fleet, Timing(), ORDERS[order]) for order in ("fcfs", "fcfs", "cyclic"))
     found = {"idle": (memory_bytes() - before) / clients}
 
@@ -63,16 +67,13 @@ def measure(clients):
         operations = len(simulator.take_rows())
         return operations / (process_time() - began_s)
 
-    def flow():
-        return method.round(1, range(clients))
-
     found["event loop"] = speed(lambda: loop.run(flow(), 1), loop)
     if clients <= 1_000:
         points = {"access_points": -(-clients // 20), "capacity_bps": 2e7}
         shared = EventClock(
             build_fleet(clients, 0, Clients(network={"shared": points}), Server()), Timing(), ORDERS["fcfs"]
         )
-        found["event loop, shared links"] = speed(lambda: shared.run(flow(), 1), shared)
+        found["event loop, shared links"] = speed(lambda: shared.run(flow(max(1, batches // SHARED)), 1), shared)
     for order, simulator in zip(("arrival", "cyclic"), foreseen, strict=True):
         again = partial(Clock(simulator).run, flow, 1, like="all")
         found[f"{order}, first"] = speed(again, simulator)
@@ -123,10 +124,11 @@ def main():
         os.sched_setaffinity(0, {0})
         print(json.dumps(measure(int(sys.argv[2]))))
         return
+    given = options(__doc__, map(str, SIZES))
     rows = []
-    for clients in map(int, sys.argv[1:] or SIZES):
+    for clients in map(int, given.chosen[:1] if given.quick else given.chosen):
         command = [sys.executable, "-m", "benchmarks.clock", "--one", str(clients)]
-        found = [json.loads(subprocess.check_output(command)) for _ in range(REPEATS)]
+        found = [json.loads(subprocess.check_output(command)) for _ in range(1 if given.quick else REPEATS)]
         middle = {name: statistics.median(one[name] for one in found) for name in found[0]}
         idle = round(middle.pop("idle"))
         rows += [
@@ -141,7 +143,7 @@ def main():
             }
             for name, speed in middle.items()
         ]
-    publish("clock", rows)
+    given.publish("clock", rows)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def measure(case, devices, participants, rounds):
     composed_s, after = time.perf_counter() - began_s, [resident()]
     with tempfile.TemporaryDirectory() as folder:
         trial = TrialWriter(Path(folder) / "trial", case, 0)
-        trial.add_clients(experiment.clients())
+        trial.add_tables({"clients": experiment.clients()})
         results = experiment.rounds()
         for number in range(1, rounds + 1):
             result = next(results)
