@@ -6,6 +6,7 @@ Only the numbers in `config.json` and `*.safetensors` are read: no code, no pick
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,7 @@ class HuggingFace:
                 raise OSError("is no regular file, or empty")  # a pipe would block, as the kernel's log does
             config = json.loads(self.config.read_text(encoding="utf-8"))
             kind = config.get("model_type")
-            if kind not in SIZES:
+            if kind not in [*SIZES]:  # of any type
                 raise ScenarioError("is no such model", key=KEY, found=kind, allowed=SIZES)
             return SIZES[kind](config)
         except ScenarioError:
@@ -100,22 +101,22 @@ class HuggingFace:
 def _gpt2(config: Mapping[str, Any]) -> Gpt2:
     _check(config, activation_function=["gelu_new", "gelu_pytorch_tanh"], scale_attn_weights=[True],
            scale_attn_by_inverse_layer_idx=[False], add_cross_attention=[False])  # fmt: skip
-    dim = config["n_embd"]
+    dim = _count(config, "n_embd")
     return Gpt2(
-        vocabulary=config["vocab_size"],
-        positions=config["n_positions"],
+        vocabulary=_count(config, "vocab_size"),
+        positions=_count(config, "n_positions"),
         dim=dim,
-        heads=config["n_head"],
-        blocks=config["n_layer"],
-        ff=config.get("n_inner") or 4 * dim,
-        eps=config.get("layer_norm_epsilon", 1e-5),
+        heads=_count(config, "n_head"),
+        blocks=_count(config, "n_layer"),
+        ff=_count(config, "n_inner", 4 * dim),
+        eps=_positive(config, "layer_norm_epsilon", 1e-5),
     )
 
 
 def _llama(config: Mapping[str, Any]) -> Llama:
     _check(config, hidden_act=["silu"], attention_bias=[False], mlp_bias=[False])
-    heads, dim = config["num_attention_heads"], config["hidden_size"]
-    kv_heads = config.get("num_key_value_heads") or heads
+    heads, dim = _count(config, "num_attention_heads"), _count(config, "hidden_size")
+    kv_heads = _count(config, "num_key_value_heads", heads)
     if heads % kv_heads:
         problem = "has num_attention_heads that num_key_value_heads does not divide"
         raise ScenarioError(problem, key=KEY, found=f"{heads} and {kv_heads}")
@@ -128,16 +129,16 @@ def _llama(config: Mapping[str, Any]) -> Llama:
     elif kind != "default":
         raise ScenarioError("has rotary angles of another kind", key=KEY, found=kind, allowed=["default", "llama3"])
     return Llama(
-        vocabulary=config["vocab_size"],
-        positions=config["max_position_embeddings"],
+        vocabulary=_count(config, "vocab_size"),
+        positions=_count(config, "max_position_embeddings"),
         dim=dim,
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=config.get("head_dim") or dim // heads,
-        blocks=config["num_hidden_layers"],
-        ff=config["intermediate_size"],
-        eps=config["rms_norm_eps"],
-        theta=config.get("rope_theta") or angles.get("rope_theta", 10_000.0),
+        head_dim=_count(config, "head_dim", dim // heads),
+        blocks=_count(config, "num_hidden_layers"),
+        ff=_count(config, "intermediate_size"),
+        eps=_positive(config, "rms_norm_eps"),
+        theta=_positive(config, "rope_theta", _positive(angles, "rope_theta", 10_000.0)),
         stretch=stretch,
     )
 
@@ -150,6 +151,29 @@ def _check(config: Mapping[str, Any], **wanted: list[object]) -> None:
     for name, allowed in wanted.items():
         if config.get(name, allowed[0]) not in allowed:
             raise ScenarioError(f"has another {name}", key=KEY, found=config[name], allowed=list(map(str, allowed)))
+
+
+MAX_COUNT = 10**9
+
+
+def _count(config: Mapping[str, Any], name: str, otherwise: int | None = None) -> int:
+    """Return a size; `otherwise`, if there is such, where it is missing. Raises ScenarioError if it is no size."""
+    value = config.get(name)
+    if value is None and otherwise is not None:
+        return otherwise
+    if type(value) is not int or not 1 <= value <= MAX_COUNT:
+        raise ScenarioError(f"needs a size {name}", key=KEY, found=str(value), allowed=f"1 to {MAX_COUNT}")
+    return value
+
+
+def _positive(config: Mapping[str, Any], name: str, otherwise: float | None = None) -> float:
+    """Return a number above 0; `otherwise`, if there is such, where it is missing. Raises ScenarioError for another."""
+    value = config.get(name)
+    if value is None and otherwise is not None:
+        return otherwise
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ScenarioError(f"needs a number {name}", key=KEY, found=str(value), allowed="above 0")
+    return float(value)
 
 
 PLACES = {

@@ -265,7 +265,7 @@ class Network:
 
 
 class Unweighted(Network):
-    """A network whose parts never hold weights: they share their layers, and equal parts are one.
+    """A network whose parts share their layers, and equal parts are one, as long as they hold no weights.
 
     Making the layers of a deep network takes tens of milliseconds, and studies by the clock alone need dozens of parts:
     for all cuts, and for each with all seeds.
@@ -273,6 +273,17 @@ class Unweighted(Network):
 
     def __init__(self, network: Network) -> None:
         vars(self).update(vars(network))
+        self._network = network
+
+    def with_settings(self, forward_settings: ForwardSettings) -> Network:
+        """Return the same network with parts that are called as `forward_settings` says."""
+        return Unweighted(self._network.with_settings(forward_settings))
+
+    def split(self, *cuts: int, seed: int, device: torch.device | None) -> list[Replica]:
+        """Make replicas of the parts between `cuts`; with weights, of parts of their own."""
+        if device is not None:
+            return self._network.split(*cuts, seed=seed, device=device)
+        return super().split(*cuts, seed=seed, device=None)
 
     def part(self, start: int, stop: int) -> Part:
         """Return the part of the layers `start` to `stop`, made once."""

@@ -82,7 +82,12 @@ def test_a_config_alone_gives_prices_and_no_weights(tmp_path):
     [
         ({"model_type": "bert"}, "is no such model (found 'bert'; allowed: gpt2, llama)"),
         ({"activation_function": "relu"}, "has another activation_function (found 'relu'"),
-        ({"n_embd": None}, "cannot be read: "),
+        ({"model_type": ["gpt2"]}, "is no such model"),
+        ({"n_embd": None}, "needs a size n_embd (found 'None'; allowed: 1 to 1000000000)"),
+        ({"n_head": True}, "needs a size n_head (found 'True'"),
+        ({"n_layer": 0}, "needs a size n_layer (found '0'"),
+        ({"vocab_size": 10**18}, "needs a size vocab_size"),
+        ({"layer_norm_epsilon": float("nan")}, "needs a number layer_norm_epsilon (found 'nan'; allowed: above 0)"),
         (
             {"model_type": "llama", **LLAMA, "rms_norm_eps": 1e-5, "rope_scaling": {"rope_type": "yarn"}},
             "has rotary angles of another kind (found 'yarn'",

@@ -7,7 +7,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from sfl_sim.engine.layer_table import usual_data
 from sfl_sim.models.forward_settings import ForwardSettings
-from sfl_sim.models.network import Network
+from sfl_sim.models.network import Network, Unweighted
 from sfl_sim.models.zoo import network
 from sfl_sim.training.memory import client_memory_bytes
 
@@ -76,3 +76,14 @@ def test_counting_draws_no_random_numbers():
     torch.manual_seed(0)
     client_memory_bytes(net, 2, BATCH, "sgd", 0.0)
     assert torch.rand(1) == expected
+
+
+@pytest.mark.parametrize("name", ["cnn_small", "gpt2"])
+def test_a_network_that_shares_its_layers_takes_as_much(name):
+    """`gpt2` is known by its shapes alone, so its layers are measured without numbers."""
+    net = network(name, *usual_data(name)) if name == "cnn_small" else network(name, (16,), 50_257)
+    shared = Unweighted(net)
+    shared.split(1, seed=0, device=None)
+    needs = [client_memory_bytes(each, 1, 2, "sgd", 0.0) for each in (net, shared, shared)]
+    assert len(set(needs)) == 1
+    assert not any(layer._forward_hooks for layer in shared.part(0, 1).skeleton)
