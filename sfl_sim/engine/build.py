@@ -100,6 +100,15 @@ def build_network(scenario: Scenario, dataset: Dataset, above: int = 0) -> Netwo
     return net.with_settings(_forward_settings(scenario.train))
 
 
+def unpriced(network: Network) -> ScenarioError | None:
+    """Return the warning that operations of a network have no price; None if all have."""
+    names = sorted({name for layer in network.layers for name in layer.unpriced})
+    if not names:
+        return None
+    problem = f"no price is known for {', '.join(names)}: counted as moved data; a module's method `macs` can tell it"
+    return ScenarioError(problem, key="model")
+
+
 def _lora(scenario: Scenario, above: int) -> Lora | None:
     """Return the settings of adapters, if there are any."""
     section = scenario.lora

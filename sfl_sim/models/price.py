@@ -27,20 +27,14 @@ FOLDED = {
     "native_dropout", "relu", "hardtanh", "clamp", "clamp_min",
 }  # fmt: skip
 """Operations that inference runs as part of the product before them: neither MACs nor activations moved."""
-MOVING = {
-    # Norms, pooling, reductions and resizing: published MACs leave them out.
-    "native_group_norm", "native_layer_norm", "_fused_rms_norm", "linalg_vector_norm", "mean", "sum", "amax", "argmax",
-    "_adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool2d", "max_pool2d_with_indices", "mkldnn_max_pool2d",
-    "upsample_bilinear2d", "upsample_nearest2d", "_softmax", "_safe_softmax",
-    "_log_softmax",
-    # Elementwise, but not marked as such.
-    "_prelu_kernel", "glu", "hardswish", "log_sigmoid_forward", "celu", "softplus", "bernoulli",
-    # Only make, look up or move numbers.
-    "arange", "empty", "empty_like", "fill", "full", "new_zeros", "ones", "ones_like", "zero", "zeros", "zeros_like",
-    "rand", "cat", "stack", "constant_pad_nd", "copy", "_to_copy", "embedding", "index", "index_select",
-    "pixel_shuffle", "repeat", "roll", "scalar_tensor", "lift_fresh", "channel_shuffle", "native_channel_shuffle",
-}  # fmt: skip
-"""Operations without products that torch does not mark as elementwise. They only move activations."""
+UNPRICED = (
+    "linalg_", "_linalg_", "cholesky", "lu_", "triangular_solve", "matrix_exp", "ormqr", "geqrf", "_thnn_fused",
+    "_cudnn", "_native_multi_head", "_transformer", "_efficient_attention", "_flash_attention", "_scaled_mm", "_int_mm",
+    "_weight_int", "quantized_", "_sparse", "sparse_", "_slow_conv", "slow_conv", "thnn_conv", "mkldnn_conv",
+)  # fmt: skip
+"""Beginnings of names of torch's operations that compute products, for which there is no formula here."""
+FFT_MACS = 2.5
+"""MACs of a complex fast Fourier transform of n elements, over n log2(n): 5 n log2(n) operations (Cooley, Tukey)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +53,7 @@ class Layer:
         parameters, frozen, buffers: trainable elements, frozen ones, and those of floating buffers.
         spared: what the backward pass does not need of twice the forward pass: a gradient for each frozen weight.
         out_shape: shape of its output, without the batch dimension.
+        unpriced: names of operations in it whose products are not known; they count as moved elements alone.
     """
 
     name: str
@@ -72,6 +67,7 @@ class Layer:
     buffers: int
     out_shape: tuple[int, ...]
     spared: Work = NO_WORK
+    unpriced: tuple[str, ...] = ()
 
     @property
     def twice(self) -> Work:
@@ -113,7 +109,7 @@ def price_of(module: nn.Module, x: Tensor, name: str = "") -> tuple[Layer, Tenso
     This puts the module into eval mode.
 
     Raises:
-        ScenarioError: an operation has no known price, or the output is no tensor.
+        ScenarioError: the output is no tensor.
     """
     with _counting(module.eval()) as counts:
         out = module(x)
@@ -134,6 +130,7 @@ def price_of(module: nn.Module, x: Tensor, name: str = "") -> tuple[Layer, Tenso
         buffers=sum(b.numel() for b in module.buffers() if b.is_floating_point()),
         out_shape=tuple(out.shape[1:]),
         spared=counts.spared,
+        unpriced=tuple(sorted(counts.unknown)),
     )
     return layer, out
 
@@ -155,6 +152,7 @@ class _Counts:
         self.frozen = {_memory(weight) for weight in module.parameters() if not weight.requires_grad}
         self.adapted: dict[int, tuple[Tensor, list[Adapter]]] = {}
         self.in_attention = False
+        self.priced_by: nn.Module | None = None  # the module that is running and has told its MACs
         self.unknown: set[str] = set()
 
     @property
@@ -171,10 +169,15 @@ class _Counts:
         number = len(self.by_call)
         self.calls.append((number, module))
         self.by_call[number] = Counter()
+        if self.priced_by is None and callable(own := getattr(module, "macs", None)):
+            self.products("dense", int(own(*args)), ())
+            self.priced_by = module
 
     def leave(self, module: nn.Module, args: Any, out: Any) -> None:
         """Note that the call ends."""
         self.calls.pop()
+        if self.priced_by is module:
+            self.priced_by = None
         if isinstance(module, Adapter):
             _, before = self.adapted.get(_memory(args[0]), (None, []))
             self.adapted[_memory(out)] = out, [*before, module]
@@ -203,6 +206,9 @@ class _Counts:
             groups: of a convolution; the matrix A of an adapter sees the inputs of each.
         """
         if self.in_adapter:
+            return
+        if self.priced_by:
+            self.moved(operands)
             return
         number, module = self.calls[-1]
         kind = "attention" if self.in_attention or isinstance(module, nn.MultiheadAttention) else kind
@@ -263,8 +269,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = op._schema.name.removeprefix("aten::")
         if op.is_view or torch.Tag.inplace_view in op.tags or name in SHAPING:
             return out
-        in_place = name.endswith("_") and name.removesuffix("_") in FOLDED | MOVING
-        name = name.removesuffix("_") if in_place else name
+        name = name.removesuffix("_")  # in place
         match name, args:
             case "convolution", (x, weight, _, _, _, _, transposed, _, groups):
                 self._convolution(x, weight, out, transposed=transposed, groups=groups)
@@ -279,14 +284,24 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 query, key, value = args[:3]
                 macs = math.prod(query.shape[:-1]) * key.shape[-2] * (key.shape[-1] + value.shape[-1])
                 self.counts.products("attention", macs, (query, key, value, query))
+            case "_trilinear", (a, weight, b, *_):
+                self.counts.products("dense", len(a) * weight.numel(), (a, b, out), (weight,))
+            case "_cdist_forward", (a, b, *_):
+                self.counts.products("dense", a.numel() * b.shape[-2], (a, b, out))
+            case "_fft_r2c" | "_fft_c2r" | "_fft_c2c", (x, dims, *_):
+                whole = out if name == "_fft_c2r" else x  # half of a real signal's transform is known from the other
+                macs = FFT_MACS * whole.numel() * math.log2(math.prod(whole.shape[dim] for dim in dims))
+                self.counts.products("dense", round(macs / (1 if name == "_fft_c2c" else 2)), (x, out))
             case "embedding", (_, indices, *_):
                 self.counts.moved((indices, out, out))  # the rows that are looked up, not the whole table
+            case "_embedding_bag" | "_embedding_bag_forward_only", (weight, indices, *_):
+                self.counts.moved((indices, out[0], weight[:1].expand(indices.numel(), -1)))
             case _ if name in FOLDED:
                 pass
-            case _ if name in MOVING or torch.Tag.pointwise in op.tags:
-                self.counts.moved([leaf for leaf in tree_leaves((args, out)) if isinstance(leaf, Tensor)])
             case _:
-                self.counts.unknown.add(name)
+                if not self.counts.priced_by and (op.namespace != "aten" or name.startswith(UNPRICED)):
+                    self.counts.unknown |= {op._schema.name.removeprefix("aten::")}
+                self.counts.moved([leaf for leaf in tree_leaves((args, out)) if isinstance(leaf, Tensor)])
         return out
 
     def _convolution(self, x: Tensor, weight: Tensor, out: Tensor, transposed: bool, groups: int) -> None:
@@ -311,11 +326,7 @@ def _products(a: Tensor, b: Tensor) -> int:
 
 @contextmanager
 def _counting(module: nn.Module) -> Iterator[_Counts]:
-    """Count what `module` runs.
-
-    Raises:
-        ScenarioError: an operation has no known price.
-    """
+    """Count what `module` runs."""
     counts = _Counts(module)
     with ExitStack() as stack:
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
@@ -330,6 +341,3 @@ def _counting(module: nn.Module) -> Iterator[_Counts]:
         stack.enter_context(_Functions(counts))
         stack.enter_context(_Operations(counts))
         yield counts
-    if counts.unknown:
-        names = ", ".join(sorted(counts.unknown))
-        raise ScenarioError(f"no price is known for the operations {names}", key="model")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sfl_sim.engine.build import check_can_train
+from sfl_sim.engine.build import check_can_train, unpriced
 from sfl_sim.engine.cache_key import names_own_code, trial_key
 from sfl_sim.engine.effects import check_effects
 from sfl_sim.engine.experiment import Experiment
@@ -69,6 +69,8 @@ def check(study: Study, device: torch.device | None = None, *, timing_only: bool
                     f"{1 - held:.0%} of the training samples belong to no client", key="data.partition"
                 )
                 warnings[str(variant.places.located(left))] = None
+            if unknown := unpriced(experiment.method.task.network):
+                warnings[str(variant.places.located(unknown))] = None
             if why := _why_workers_are_idle(variant.scenario, experiment.method):
                 idle = ScenarioError(f"more than one has no effect: {why}", key="server.workers")
                 warnings[str(variant.places.located(idle))] = None

@@ -12,8 +12,9 @@ from typing import Any
 
 import pandas as pd
 
+from sfl_sim.engine.build import unpriced
 from sfl_sim.engine.effects import check_effects
-from sfl_sim.engine.news import Counted, Notify, optional
+from sfl_sim.engine.news import Counted, Notify, Warned, optional
 from sfl_sim.engine.registry import check_unused
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
@@ -64,6 +65,8 @@ def run_whatif(
     found: list[Found] = []
 
     def work() -> str:
+        if unknown := unpriced(question.network):
+            notify(Warned(None, str(unknown)))
         told["server"] = pd.DataFrame()
         try:
             _collect(question, jobs, notify, found)

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.functional import cross_entropy
 
+from sfl_sim.engine.build import unpriced
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.averages import average
 from sfl_sim.models.network import Network
@@ -155,16 +156,17 @@ def test_an_input_too_small_for_the_model_is_one_clear_line():
         network("lenet5", (1, 4, 4), 10)
 
 
-def test_an_operation_without_a_price_is_an_error_and_not_free():
+def test_an_operation_without_a_price_is_told_and_not_refused():
     class Odd(nn.Module):
         def forward(self, x):
-            return torch.cumsum(x, dim=1)
+            return torch.linalg.solve(torch.eye(3).expand(len(x), 3, 3), x.transpose(1, 2)).transpose(1, 2)
 
     def build(shape, n_labels):
         return nn.Sequential(nn.Linear(4, n_labels), Odd())
 
-    with pytest.raises(ScenarioError, match="no price is known for the operations cumsum"):
-        Network("odd", build, (2, 4), 3)
+    told = str(unpriced(Network("odd", build, (2, 4), 3)))
+    assert told.startswith("model: no price is known for _linalg_")
+    assert unpriced(network("cnn_small", (1, 8, 8), 10)) is None
 
 
 def test_a_snapshot_is_safe_from_later_training_and_starts_with_a_fresh_optimiser():

@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.price import price, price_of
@@ -171,3 +172,122 @@ def test_fvcore_counts_the_same_macs(name):
         analysis = FlopCountAnalysis(model, x).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
         theirs = analysis.by_operator()
     assert price_of(model, x)[0].macs == theirs["conv"] + theirs["linear"]
+
+
+class Of(nn.Module):
+    """A layer that is a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+COMMON = {  # shape of a sample, and the layer
+    "MaxPool3d": ((2, 4, 4, 4), nn.MaxPool3d(2)),
+    "AvgPool3d": ((2, 4, 4, 4), nn.AvgPool3d(2)),
+    "AdaptiveMaxPool1d": ((2, 8), nn.AdaptiveMaxPool1d(2)),
+    "LPPool2d": ((2, 8, 8), nn.LPPool2d(2, 2)),
+    "FractionalMaxPool2d": ((2, 8, 8), nn.FractionalMaxPool2d(2, output_size=3)),
+    "ReflectionPad2d": ((2, 8, 8), nn.ReflectionPad2d(1)),
+    "ReplicationPad3d": ((2, 4, 4, 4), nn.ReplicationPad3d(1)),
+    "CircularPad1d": ((2, 8), nn.CircularPad1d(1)),
+    "Upsample, nearest 1-d": ((2, 8), nn.Upsample(scale_factor=2)),
+    "Upsample, bicubic": ((2, 8, 8), nn.Upsample(scale_factor=2, mode="bicubic")),
+    "Upsample, trilinear": ((2, 4, 4, 4), nn.Upsample(scale_factor=2, mode="trilinear")),
+    "LocalResponseNorm": ((4, 8, 8), nn.LocalResponseNorm(3)),
+    "PixelUnshuffle": ((1, 8, 8), nn.PixelUnshuffle(2)),
+    "Fold of Unfold": ((2, 8, 8), nn.Sequential(nn.Unfold(2, stride=2), nn.Fold((8, 8), 2, stride=2))),
+    "RReLU": ((8,), nn.RReLU()),
+    "Softmin": ((8,), nn.Softmin(1)),
+    "Threshold": ((8,), nn.Threshold(0.1, 0)),
+    "AlphaDropout": ((8,), nn.AlphaDropout()),
+    "max over time": ((4, 8), Of(lambda x: x.max(2)[0])),
+    "median": ((4, 8), Of(lambda x: x.median(2)[0])),
+    "std": ((4, 8), Of(lambda x: x.std(2))),
+    "var_mean": ((4, 8), Of(lambda x: torch.var_mean(x, 2)[1])),
+    "sort": ((4, 8), Of(lambda x: x.sort(2)[0])),
+    "topk": ((4, 8), Of(lambda x: x.topk(2)[0])),
+    "cumsum": ((4, 8), Of(lambda x: x.cumsum(2))),
+    "logsumexp": ((4, 8), Of(lambda x: x.logsumexp(2))),
+    "gather": ((4, 8), Of(lambda x: x.gather(2, torch.zeros(1, 4, 2, dtype=torch.int64)))),
+    "scatter": ((4, 8), Of(lambda x: x.scatter(2, torch.zeros(1, 4, 1, dtype=torch.int64), 1.0))),
+    "masked_fill": ((4, 8), Of(lambda x: x.masked_fill(x > 0, 0))),
+    "triu": ((8, 8), Of(torch.triu)),
+    "noise": ((8,), Of(lambda x: x + torch.randn_like(x))),
+    "one-hot": ((8,), Of(lambda x: nn.functional.one_hot(x.long().clamp(0, 1), 3).float())),
+    "grid_sample": (
+        (2, 8, 8),
+        Of(lambda x: nn.functional.grid_sample(x, torch.zeros(1, 4, 4, 2), align_corners=False)),
+    ),
+    "interpolate, area": ((2, 8, 8), Of(lambda x: nn.functional.interpolate(x, 4, mode="area"))),
+    "unique places": ((8,), Of(lambda x: x.flip(1).roll(1).repeat(1, 2).tile(2))),
+    "LayerNorm": ((4, 8), nn.LayerNorm(8)),
+}
+
+
+@pytest.mark.parametrize(("shape", "layer"), COMMON.values(), ids=COMMON)
+def test_what_has_no_products_moves_data_and_costs_no_macs(shape, layer):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found, out = price_of(layer, torch.zeros(1, *shape))
+    assert (found.macs, found.unpriced) == (0, ())
+    assert found.moved >= out.numel() or type(layer) is nn.AlphaDropout
+
+
+WITH_PRODUCTS = {  # shape of a sample, the layer, and MACs by hand
+    "Bilinear": ((6,), Of(nn.Bilinear(6, 6, 5).forward), None),
+    "cdist": ((4, 8), Of(lambda x: torch.cdist(x, torch.zeros(1, 3, 8))), 4 * 3 * 8),
+    "fft": ((64,), Of(lambda x: torch.fft.fft(x.to(torch.complex64)).real), 2.5 * 64 * 6),
+    "fft of real numbers": ((64,), Of(lambda x: torch.fft.rfft(x).abs()), 2.5 * 64 * 6 / 2),
+    "fft in two dimensions": ((8, 8), Of(lambda x: torch.fft.fft2(x.to(torch.complex64)).real), 2.5 * 64 * 6),
+    "einsum": ((4, 8), Of(lambda x: torch.einsum("nij,kj->nik", x, torch.zeros(3, 8))), 4 * 3 * 8),
+    "Conv3d": ((2, 4, 4, 4), nn.Conv3d(2, 3, 3), 8 * 3 * 2 * 27),
+    "ConvTranspose3d": ((2, 2, 2, 2), nn.ConvTranspose3d(2, 3, 2), 8 * 3 * 2 * 8),
+}
+
+
+@pytest.mark.parametrize(("shape", "layer", "by_hand"), WITH_PRODUCTS.values(), ids=WITH_PRODUCTS)
+def test_products_in_any_form_are_counted(shape, layer, by_hand):
+    if by_hand is None:
+        bilinear = nn.Bilinear(6, 6, 5)
+        layer, by_hand = Of(lambda x: bilinear(x, x)), 6 * 6 * 5
+    assert price_of(layer, torch.zeros(1, *shape))[0].macs == by_hand
+
+
+@pytest.mark.parametrize("transpose", ["", "Transpose"])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_torch_counts_the_same_products(dims, transpose):
+    layer, x = getattr(nn, f"Conv{transpose}{dims}d")(4, 6, 3), torch.zeros(1, 4, *[5] * dims)
+    with FlopCounterMode(display=False) as counter:
+        layer(x)
+    assert price_of(layer, x)[0].macs == counter.get_total_flops() / 2 > 0
+
+
+def test_a_layer_may_tell_its_own_macs():
+    class Sparse(nn.Module):
+        """A product of which a device computes a tenth."""
+
+        def __init__(self):
+            super().__init__()
+            self.dense = nn.Linear(20, 10)
+
+        def macs(self, x):
+            return len(x) * 20
+
+        def forward(self, x):
+            return self.dense(x)
+
+    layer, _ = price_of(nn.Sequential(Sparse(), nn.Linear(10, 3)), torch.zeros(1, 20))
+    assert layer.macs_by_kind["dense"] == 20 + 30
+    assert layer.n_ops == 2
+
+
+def test_an_operation_of_another_library_is_named():
+    with torch.library._scoped_library("mine", "DEF") as library:
+        library.define("shifted(Tensor x) -> Tensor")
+        library.impl("shifted", lambda x: x + 1, "CPU")
+        layer, _ = price_of(Of(lambda x: torch.ops.mine.shifted(x)), torch.zeros(1, 3))
+    assert (layer.macs, layer.unpriced) == (0, ("mine::shifted",))
