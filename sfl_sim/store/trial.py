@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
@@ -155,7 +156,9 @@ class TrialWriter:
         further = [name for name in frame if name not in known]
         texts = {name: "string" for name in known if columns[name].type == "text"}
         frame = frame.reindex(columns=known + further).astype(texts)
-        frame.to_parquet(self.folder / f"{table}.parquet", index=False, row_group_size=ROWS_PER_GROUP)
+        rows = pa.Table.from_pandas(frame, preserve_index=False)
+        rows = rows.replace_schema_metadata()  # with it, pandas cannot read its own type of lists
+        pq.write_table(rows, self.folder / f"{table}.parquet", row_group_size=ROWS_PER_GROUP)
 
     def _flush(self) -> None:
         if not self._waiting:
