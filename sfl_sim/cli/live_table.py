@@ -17,6 +17,7 @@ from rich.text import Text
 
 from sfl_sim.engine.news import Began, Counted, Ended, Failed, News, Notify, Planned, Reused
 from sfl_sim.engine.rounds import Round
+from sfl_sim.metrics.scores import SCORES
 from sfl_sim.report.display import duration
 
 REFRESHES_PER_S = 2
@@ -31,11 +32,11 @@ Clock = Callable[[], float]
 
 
 def learned(round: Round) -> str:
-    """Return the accuracy after a round as text; an empty one without training."""
-    accuracy = round.row["accuracy"]
-    if accuracy is None:
+    """Return the accuracy, or another goal's first score, after a round as text; an empty one without training."""
+    known = [f"{name} {round.row[name]:.3f}" for name in SCORES if round.row.get(name) is not None]
+    if not known:
         return ""
-    return f"accuracy {accuracy:.3f}" if math.isfinite(round.row["loss"]) else f"diverged, loss {round.row['loss']}"
+    return known[0] if math.isfinite(round.row["loss"]) else f"diverged, loss {round.row['loss']}"
 
 
 @dataclass

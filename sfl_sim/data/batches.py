@@ -15,6 +15,7 @@ from torch import Tensor
 from sfl_sim.data.loading import Dataset
 from sfl_sim.data.transforms import normalise, random_crop_flip, to_device
 from sfl_sim.errors import ScenarioError
+from sfl_sim.goals import NO_LABEL, NO_TOKEN, Goal
 from sfl_sim.ops import Value
 from sfl_sim.rng import stream
 
@@ -28,23 +29,34 @@ def check_augmentable(dataset: Dataset) -> None:
         raise ScenarioError(
             "text and floating samples have no crops and flips", key="data.augment", found=True, allowed="false"
         )
+    if dataset.goal is Goal.PIXELS:
+        problem = "would crop and flip images and not their masks"
+        raise ScenarioError(problem, key="data.augment", found=True, allowed="false")
 
 
 class Images:
     """Training samples on the device that trains: images or sequences of tokens as uint8, or floating ones.
 
-    With `augment` the samples must have passed `check_augmentable`.
+    With `augment` the samples must have passed `check_augmentable`. `y` are the targets, and `labels` the labels;
+    tokens and pixels of the label `ignored` are not to be predicted.
     """
 
     def __init__(
-        self, dataset: Dataset, device: torch.device, dtype: torch.dtype, channels_last: bool, augment: bool
+        self,
+        dataset: Dataset,
+        device: torch.device,
+        dtype: torch.dtype,
+        channels_last: bool,
+        augment: bool,
+        ignored: int | None = None,
     ) -> None:
         self.x = dataset.x_train.to(device)
-        self.y = dataset.y_train.to(device)
+        self.y = (dataset.y_train if dataset.targets_train is None else dataset.targets_train).to(device)
         self.labels = dataset.y_train.numpy()
         self.mean = None if dataset.mean is None else dataset.mean.to(device)
         self.std = None if dataset.std is None else dataset.std.to(device)
-        self.every_token = bool(dataset.token_names)
+        self.goal = dataset.goal
+        self.ignored = ignored
         self.dtype = dtype
         self.channels_last = channels_last
         self.augment = augment
@@ -58,12 +70,15 @@ class Images:
             channels_last = self.channels_last and x.ndim == 4
             return x.to(self.dtype, memory_format=torch.channels_last if channels_last else torch.preserve_format)
         if self.mean is None or self.std is None:
-            return (x[:, :-1] if self.every_token else x).long()
+            return (x[:, :-1] if self.goal is Goal.TOKENS else x).long()
         return normalise(x, self.mean, self.std, self.dtype, self.channels_last)
 
     def targets(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return what is to be predicted of samples x with labels y (n,): the labels, or the next tokens (n, T)."""
-        return x[:, 1:].long() if self.every_token else y
+        """Return what is to be predicted of samples x with targets y (n, ...): these, or the next tokens (n, T)."""
+        targets = x[:, 1:].long() if self.goal is Goal.TOKENS else y
+        if self.ignored is None:
+            return targets
+        return targets.masked_fill(targets == self.ignored, NO_LABEL if self.goal is Goal.PIXELS else NO_TOKEN)
 
 
 class _Epoch:
@@ -115,7 +130,7 @@ class Batch(Value):
         return np.concatenate([epoch.order[start:stop] for epoch, start, stop in self._pieces])
 
     def load(self) -> tuple[Tensor, Tensor]:
-        """Gather the samples: images (n, C, H, W) or tokens (n, T), and labels (n,) or next tokens (n, T)."""
+        """Gather the samples: images (n, C, H, W) or tokens (n, T), and their targets (n, ...)."""
         assert self._pieces, "a timing-only batch has no samples"
         x, y = zip(*(epoch.slice(start, stop) for epoch, start, stop in self._pieces), strict=True)
         return (x[0], y[0]) if len(x) == 1 else (torch.cat(x), torch.cat(y))

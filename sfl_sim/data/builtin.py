@@ -6,13 +6,13 @@ import math
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from sfl_sim.data.dataset import Dataset, measured, numbered, split_off_test
+from sfl_sim.data.dataset import TEST_SHARE, Dataset, measured, numbered, split_off_test, with_targets
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 
@@ -26,18 +26,75 @@ if TYPE_CHECKING:
 PIECE_BYTES = 32 << 20
 """Size of the pieces in which floating noise is drawn, since it takes eight times as much memory as the pixels."""
 
+INK = 64
+"""A pixel of a digit is darker than this, of 255."""
+
 MAX_SYNTHETIC_BYTES = 2_000_000_000
 """Largest size of the training samples; noise for so many takes a minute to draw."""
 
 
 def digits() -> Dataset:
     """Handwritten digits of scikit-learn: 1,797 grey images of 8 x 8, in 10 classes."""
-    sklearn = find_spec("sklearn")  # its file is read without importing it, which takes as long as importing torch
-    assert sklearn is not None
-    assert sklearn.origin is not None
-    table = np.loadtxt(Path(sklearn.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
+    table = _shipped("digits.csv.gz", delimiter=",")
     x = torch.from_numpy(table[:, :-1] * (255 / 16)).round().to(torch.uint8).view(-1, 1, 8, 8)
     return split_off_test("digits", x, torch.from_numpy(table[:, -1]).long(), list("0123456789"))
+
+
+def _shipped(file: str, **reading: Any) -> NDArray[np.float64]:
+    """Read a table of scikit-learn without importing it, which takes as long as importing torch."""
+    sklearn = find_spec("sklearn")
+    assert sklearn is not None
+    assert sklearn.origin is not None
+    return np.loadtxt(Path(sklearn.origin).parent / "datasets/data" / file, **reading)
+
+
+def digit_pairs() -> Dataset:
+    """Two digits of scikit-learn side by side, 8 x 16, and the set of labels that are there: one or two of 10."""
+    data = digits()
+
+    def paired(part: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        pairs, partner = _pairs(part, x)
+        sets = torch.zeros(len(y), data.n_labels, dtype=torch.uint8)
+        return pairs, sets.scatter_(1, torch.stack([y, y[partner]], dim=1), 1)
+
+    x_train, sets = paired("training", data.x_train, data.y_train)
+    x_test, test_sets = paired("test", data.x_test, data.y_test)
+    return measured(with_targets("digit_pairs", x_train, sets, x_test, test_sets, data.label_names))
+
+
+def digit_masks() -> Dataset:
+    """Two digits of scikit-learn side by side, 8 x 16, and each pixel's label: that of its digit, or the background."""
+    data = digits()
+
+    def paired(part: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        pairs, partner = _pairs(part, x)
+        left, right = (which[:, None, None].expand(-1, *x.shape[2:]) for which in (y, y[partner]))
+        labels = torch.cat([left, right], dim=2) + 1
+        return pairs, torch.where(pairs[:, 0] > INK, labels, 0).to(torch.uint8)
+
+    x_train, masks = paired("training", data.x_train, data.y_train)
+    x_test, test_masks = paired("test", data.x_test, data.y_test)
+    names = ("background", *data.label_names)
+    return measured(with_targets("digit_masks", x_train, masks, x_test, test_masks, names))
+
+
+def _pairs(part: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Put another digit of the same part beside each; gives the images, and which one it is."""
+    partner = torch.from_numpy(stream(0, f"{part} pairs of digits").permutation(len(x)))
+    return torch.cat([x, x[partner]], dim=3), partner
+
+
+def diabetes() -> Dataset:
+    """Disease progression of 442 diabetes patients (scikit-learn), to be predicted from 10 numbers each.
+
+    All numbers, the target included, are standardised by the training samples.
+    """
+    x = torch.from_numpy(_shipped("diabetes_data_raw.csv.gz")).float()
+    y = torch.from_numpy(_shipped("diabetes_target.csv.gz")).float()[:, None]
+    order = torch.from_numpy(stream(0, "diabetes test split").permutation(len(x)))
+    test, train = order[: (n_tests := round(TEST_SHARE * len(x)))], order[n_tests:]
+    x, y = ((of - of[train].mean(dim=0)) / of[train].std(dim=0) for of in (x, y))
+    return with_targets("diabetes", x[train], y[train], x[test], y[test], ("progression",))
 
 
 def synthetic(

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sfl_sim.data.targets import goal_of, groups
 from sfl_sim.errors import ScenarioError
+from sfl_sim.goals import Goal
 from sfl_sim.rng import stream
 
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ class Dataset:
         owner_names: name of each owner.
         token_names: name of each token, if the next token is predicted at every position; otherwise empty. With names,
             x (N, T + 1) has one token more than a network reads, and the label of a sample is its owner.
+        targets_train, targets_test: what is to be predicted of each sample other than its label (N, ...), as `Goal`
+            says; None if it is the label, or tokens. A sample's label is then its group (`data.targets.groups`).
+        target_names: names of what these targets hold: numbers, or labels of sets and masks.
     """
 
     name: str
@@ -59,6 +64,16 @@ class Dataset:
     test_owners: Tensor | None = None
     owner_names: tuple[str, ...] = ()
     token_names: tuple[str, ...] = ()
+    targets_train: Tensor | None = None
+    targets_test: Tensor | None = None
+    target_names: tuple[str, ...] = ()
+
+    @property
+    def goal(self) -> Goal:
+        """What is predicted of each sample."""
+        if self.token_names:
+            return Goal.TOKENS
+        return Goal.LABEL if self.targets_train is None else goal_of(self.targets_train)
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -67,8 +82,8 @@ class Dataset:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """Names of what a network chooses from: labels or tokens."""
-        return self.token_names or self.label_names
+        """Names of what a network chooses from, labels or tokens; or of the numbers that it predicts."""
+        return self.token_names or self.target_names or self.label_names
 
     @property
     def n_labels(self) -> int:
@@ -86,6 +101,8 @@ class Dataset:
         digest = hashlib.blake2b(digest_size=16)
         for field in fields(self):
             value = getattr(self, field.name)
+            if "target" in field.name and not self.target_names:
+                continue  # as data sets of labels were told apart before there were other targets
             if isinstance(value, torch.Tensor):
                 digest.update(repr((field.name, value.dtype, value.shape)).encode())
                 # a tensor of `known` repeats one number: the number and the shape say all
@@ -143,12 +160,14 @@ class Dataset:
         data = self
         if train_samples is not None:
             i = _chosen(self.y_train, train_samples, "data.train_samples")
-            owners = None if self.owners is None else self.owners[i]
-            data = replace(data, x_train=_picked(self.x_train, i), y_train=self.y_train[i], owners=owners)
+            owners, targets = (None if of is None else of[i] for of in (self.owners, self.targets_train))
+            x, y = _picked(self.x_train, i), self.y_train[i]
+            data = replace(data, x_train=x, y_train=y, owners=owners, targets_train=targets)
         if test_samples is not None:
             i = _chosen(self.y_test, test_samples, "data.test_samples")
-            owners = None if self.test_owners is None else self.test_owners[i]
-            data = replace(data, x_test=_picked(self.x_test, i), y_test=self.y_test[i], test_owners=owners)
+            owners, targets = (None if of is None else of[i] for of in (self.test_owners, self.targets_test))
+            x, y = _picked(self.x_test, i), self.y_test[i]
+            data = replace(data, x_test=x, y_test=y, test_owners=owners, targets_test=targets)
         return data
 
 
@@ -167,6 +186,17 @@ def split_off_test(name: str, x: Tensor, y: Tensor, label_names: Sequence[str]) 
     is_test = torch.zeros(len(y), dtype=torch.bool)
     is_test[_stratified(y, round(TEST_SHARE * len(y)), f"{name} test split")] = True
     return measured(Dataset(name, x[~is_test], y[~is_test], x[is_test], y[is_test], tuple(label_names)))
+
+
+def with_targets(
+    name: str, x_train: Tensor, targets: Tensor, x_test: Tensor, test_targets: Tensor, names: Sequence[str]
+) -> Dataset:
+    """Make a data set of which something other than labels is predicted (`Goal`); `names` are those of its targets."""
+    y_train, y_test, label_names = groups(targets, test_targets, tuple(names))
+    return Dataset(
+        name, x_train, y_train, x_test, y_test, label_names,
+        targets_train=targets, targets_test=test_targets, target_names=tuple(names),
+    )  # fmt: skip
 
 
 def measured(data: Dataset) -> Dataset:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sfl_sim.data.builtin import digits, synthetic
+from sfl_sim.data.builtin import diabetes, digit_masks, digit_pairs, digits, synthetic
 from sfl_sim.data.dataset import Dataset
 from sfl_sim.data.download import Absent
 from sfl_sim.data.folders import cinic10, image_folder, tiny_imagenet
@@ -27,6 +27,9 @@ __all__ = ["DATASETS", "Dataset", "load"]
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "digits": digits,
+    "digit_pairs": digit_pairs,
+    "digit_masks": digit_masks,
+    "diabetes": diabetes,
     "synthetic": synthetic,
     "mnist": mnist,
     "fashion_mnist": fashion_mnist,

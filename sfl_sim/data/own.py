@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from sfl_sim.data.dataset import Dataset, measured
+from sfl_sim.data.dataset import Dataset, measured, numbered, with_targets
 from sfl_sim.data.folders import plain, stacked
 from sfl_sim.errors import ScenarioError, in_short, own_place
+from sfl_sim.goals import NO_LABEL
 
 KEY = "data.factory"
 FORMS = "(x_train, y_train, x_test, y_test) as arrays or tensors, or (train, test) as torch data sets"
@@ -26,7 +27,9 @@ def as_dataset(given: Any) -> Dataset:
 
     Samples of whole numbers from 0 to 255 are images (N, C, H, W) or (N, H, W), which are normalised by channel, or
     tokens (N, T); floating samples of any shape go into the network as they are. Labels may be whole numbers or texts:
-    they are numbered in their order, and keep their values (or a torch data set's `classes`) as names.
+    they are numbered in their order, and keep their values (or a torch data set's `classes`) as names. In their place
+    may stand floating numbers (N,) or (N, K), sets of labels as flags 0 and 1 (N, L), or masks (N, H, W) of labels 0,
+    1, ... with 255 where there is none.
 
     Args:
         given: as in `FORMS`, or a `Dataset`, or a function without arguments that returns one of them.
@@ -50,10 +53,8 @@ def as_dataset(given: Any) -> Dataset:
         _check_labels("training", parts[0], y_train)
         _check_labels("test", parts[2], y_test)
         x_train, x_test = _samples(parts[0]), _samples(parts[2])
-        values, numbers = np.unique(np.concatenate([y_train, y_test]), return_inverse=True)
         classes = getattr(made[0], "classes", None)
-        classes = () if classes is None else classes
-        names = tuple(str(classes[value] if len(classes) else value) for value in values.tolist())
+        data = _labelled(x_train, y_train, x_test, y_test, () if classes is None else classes)
     except ScenarioError:
         raise
     except (Exception, SystemExit) as error:  # a user's data set may raise anything, too
@@ -61,8 +62,6 @@ def as_dataset(given: Any) -> Dataset:
     if _kind(x_train[:0]) != _kind(x_test[:0]):
         problem = "has training and test samples of unequal shapes or types"
         raise ScenarioError(problem, key=KEY, found=f"{_kind(x_train)} and {_kind(x_test)}")
-    y = torch.from_numpy(numbers.astype(np.int64))
-    data = Dataset("own data", x_train, y[: len(y_train)], x_test, y[len(y_train) :], names)
     return measured(data) if len(x_train) and x_train.ndim == 4 and not x_train.is_floating_point() else data
 
 
@@ -87,10 +86,12 @@ def read_indices(file: str, key: str) -> list[Any]:
     return found
 
 
-def _columns(samples: Any) -> tuple[Tensor, list[Any]]:
+def _columns(samples: Any) -> tuple[Tensor, Any]:
     """Gather the samples (N, ...) and the labels of a torch data set; of PIL images, those of tensors."""
     x, y = zip(*(samples[i] for i in range(len(samples))), strict=True)
-    return _stacked(x), [np.asarray(label).item() for label in y]
+    targets = [np.asarray(target) for target in y]
+    are_single = all(target.size == 1 for target in targets)
+    return _stacked(x), [target.item() for target in targets] if are_single else np.stack(targets)
 
 
 def _stacked(samples: Sequence[Any]) -> Tensor:
@@ -136,11 +137,60 @@ def _labels(given: Any) -> NDArray[Any]:
 
 
 def _check_labels(part: str, x: Any, y: NDArray[Any]) -> None:
-    if y.shape != (len(x),):
+    if y.shape[:1] != (len(x),):
         problem = f"needs one label for each of {len(x)} {part} samples"
         raise ScenarioError(problem, key=KEY, found=f"an array {y.shape}", allowed=FORMS)
-    if y.dtype.kind not in "biuUS":
-        raise ScenarioError("has labels that are neither whole numbers nor texts", key=KEY, found=str(y.dtype))
+    if y.dtype.kind not in "biufUS" or (y.dtype.kind in "US" and y.ndim > 1):
+        problem = "has labels that are neither numbers nor texts"
+        raise ScenarioError(problem, key=KEY, found=f"an array {y.shape} of {y.dtype}")
+
+
+def _labelled(
+    x_train: Tensor, y_train: NDArray[Any], x_test: Tensor, y_test: NDArray[Any], classes: Sequence[Any]
+) -> Dataset:
+    """Make a data set with labels, or with targets and their groups.
+
+    Args:
+        classes: names of what is predicted; empty if there are none.
+
+    Raises:
+        ScenarioError: training and test samples ask for different things, or the targets are of no `Goal`.
+    """
+    if y_train.shape[1:] != y_test.shape[1:] or (y_train.dtype.kind == "f") != (y_test.dtype.kind == "f"):
+        problem = "has training and test labels of unequal shapes or types"
+        found = " and ".join(f"{y.dtype} {y.shape}" for y in (y_train, y_test))
+        raise ScenarioError(problem, key=KEY, found=found)
+    if y_train.ndim == 1 and y_train.dtype.kind != "f":
+        values, numbers = np.unique(np.concatenate([y_train, y_test]), return_inverse=True)
+        names = tuple(str(classes[value] if len(classes) else value) for value in values.tolist())
+        y = torch.from_numpy(numbers.astype(np.int64))
+        return Dataset("own data", x_train, y[: len(y_train)], x_test, y[len(y_train) :], names)
+    targets, test_targets = _targets(y_train), _targets(y_test)
+    both = torch.cat([targets, test_targets])
+    n = both.shape[1] if both.ndim == 2 else int(both[both != NO_LABEL].max()) + 1
+    if len(classes) and len(classes) != n:
+        if both.ndim == 2 or len(classes) < n:
+            raise ScenarioError(f"needs a name for each of {n} targets", key=KEY, found=f"{len(classes)} classes")
+        n = len(classes)
+    names = tuple(map(str, classes)) if len(classes) else numbered(n)
+    return with_targets("own data", x_train, targets, x_test, test_targets, names)
+
+
+def _targets(y: NDArray[Any]) -> Tensor:
+    """Make targets of what is no single label: numbers (N, K), flags of sets (N, L), or masks (N, H, W)."""
+    if y.ndim == 2 and y.shape[1] > 1 and np.isin(y, (0, 1)).all() and y.any():
+        return torch.from_numpy(y.astype(np.uint8))
+    if y.dtype.kind == "f" and y.ndim <= 2:
+        numbers = torch.from_numpy(y.astype(np.float32).reshape(len(y), -1))
+        if not numbers.isfinite().all():
+            raise ScenarioError("has targets that are not finite in float32", key=KEY, found=str(y.dtype))
+        return numbers
+    if y.ndim == 3 and y.dtype.kind in "biu" and np.isin(y, range(NO_LABEL + 1)).all() and (y != NO_LABEL).any():
+        return torch.from_numpy(y.astype(np.uint8))
+    raise ScenarioError(
+        "has targets of no kind that is known", key=KEY, found=f"{y.dtype} {y.shape}",
+        allowed="labels (N,), floating numbers (N, K), flags 0 and 1 (N, L), masks (N, H, W) of labels 0 to 254",
+    )  # fmt: skip
 
 
 def _kind(x: Tensor) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,9 +13,11 @@ from sfl_sim.data.batches import ClientData, Images, Rest, check_augmentable
 from sfl_sim.data.loading import Dataset
 from sfl_sim.engine.estimate import SecondsPerSample
 from sfl_sim.engine.initial import starting
+from sfl_sim.engine.losses import build_loss
 from sfl_sim.engine.participation import round_size
 from sfl_sim.engine.registry import find_codec, find_method, find_model, find_order, method_options
 from sfl_sim.errors import ScenarioError
+from sfl_sim.goals import Goal
 from sfl_sim.methods import Method, Task
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.cuts import client_cuts, cuts_at
@@ -65,6 +68,7 @@ def build_method(
     cuts, round_cuts = _cuts(scenario, net, fleet) if kind.splits(options) else ([], [])
     if net.lora and not kind.trains_part1:
         net = build_network(scenario, dataset, above=max(cuts))
+    net = net.with_settings(replace(net.forward_settings, loss=build_loss(train, dataset, net, device)))
     if device is None:
         net = Unweighted(net)
     elif scenario.model.init:
@@ -89,15 +93,17 @@ def build_method(
 def build_network(scenario: Scenario, dataset: Dataset, above: int = 0) -> Network:
     """Build the network, with adapters, if there are any, in the layers after the first `above`."""
     shape, precision = dataset.sample_shape, PRECISIONS[scenario.train.precision]
-    tokens = dataset.mean is None and not dataset.x_train.is_floating_point()
+    tokens, targets = dataset.mean is None and not dataset.x_train.is_floating_point(), dataset.targets_train
     net = network(
         find_model(scenario.model), shape, len(dataset.answers), precision.weights,
-        tokens=tokens, every_token=bool(dataset.token_names), lora=_lora(scenario, above),
+        tokens=tokens, every_token=dataset.goal is Goal.TOKENS, lora=_lora(scenario, above),
+        pixels=tuple(targets.shape[1:]) if targets is not None and dataset.goal is Goal.PIXELS else (),
     )  # fmt: skip
     if tokens and net.n_tokens is not None and dataset.largest_token >= net.n_tokens:
         problem = f"has an embedding of {net.n_tokens} tokens; the largest in the samples is {dataset.largest_token}"
         raise ScenarioError(problem, key="model", found=scenario.model.name or scenario.model.factory)
-    return net.with_settings(_forward_settings(scenario.train))
+    label_bytes = None if targets is None else targets[0].nbytes
+    return net.with_settings(_forward_settings(scenario.train, label_bytes))
 
 
 def unpriced(network: Network) -> ScenarioError | None:
@@ -147,15 +153,26 @@ def check_targets(scenario: Scenario, dataset: Dataset) -> None:
         "serving": scenario.serving,
     }
     for key, section in wanted.items():
-        if section is not None and dataset.token_names:
-            raise ScenarioError("needs one label for each sample (data.targets: last)", key=key)
+        if section is not None and dataset.goal is not Goal.LABEL:
+            if dataset.goal is Goal.TOKENS:
+                raise ScenarioError("needs one label for each sample (data.targets: last)", key=key)
+            raise ScenarioError("needs one label for each sample", key=key, found=dataset.goal.value)
+    if dataset.goal is Goal.NUMBERS and len(dataset.x_test) < 2:
+        raise ScenarioError("needs two test samples, whose variance is explained", key="data.test_samples", found=1)
+    if not dataset.goal.scores_labels:
+        if scenario.data.test.kind != "global":
+            raise ScenarioError("needs one label for each sample", key="data.test", found=dataset.goal.value)
+        if why := find_method(scenario.method.name).needs_labels:
+            problem = f"cannot predict {dataset.goal}: {why}"
+            raise ScenarioError(problem, key="method.name", found=scenario.method.name)
 
 
-def _forward_settings(train: Train) -> ForwardSettings:
+def _forward_settings(train: Train, label_bytes: int | None) -> ForwardSettings:
     return ForwardSettings(
         autocast=PRECISIONS[train.precision].autocast,
         compiled_batch=train.batch_size if train.compile else None,
         graphs=Graphs(train.max_graphs),
+        label_bytes=label_bytes,
     )
 
 
@@ -165,7 +182,9 @@ def _client_data(
     train, augment = scenario.train, scenario.data.augment
     if augment:
         check_augmentable(dataset)
-    images = device and Images(dataset, device, net.dtype, channels_last=net.channels_last, augment=augment)
+    images = device and Images(
+        dataset, device, net.dtype, channels_last=net.channels_last, augment=augment, ignored=train.ignore_index
+    )
     rest: Rest = "carry" if train.batches == "full" else "drop" if train.drop_last else "keep"
     data = ClientData(
         shares, train.batch_size, train.local_epochs, rest=rest, seed=scenario.seed, images=images or None

@@ -26,11 +26,11 @@ from sfl_sim.store.schema import tables
 from sfl_sim.training.alternatives import Model, replicas_by_name
 from sfl_sim.training.deployed import answers_of_clients, representations
 from sfl_sim.training.eager import Eager
-from sfl_sim.training.evaluate import CodedAt, Evaluation, evaluate
+from sfl_sim.training.evaluate import CodedAt, Evaluation, evaluate, evaluate_others
 
 Tables = dict[str, pd.DataFrame]
 Metrics = Mapping[str, Callable[[Tensor, Tensor], float]]
-"""A user's own metrics by name: functions of logits (N, labels) and labels (N,)."""
+"""A user's own metrics by name: functions of a network's outputs (N, ...) and of targets (N, ...), as its loss."""
 
 
 class Evaluator:
@@ -47,17 +47,21 @@ class Evaluator:
         self.method = method
         self.metrics = metrics
         self.on_nan = on_nan
-        self._x, self._y = setup.dataset.x_test.to(device), setup.dataset.y_test.to(device)
+        data = setup.dataset
+        self._x, self._labels = data.x_test.to(device), data.y_test.to(device)
+        self._y = self._labels if data.targets_test is None else data.targets_test.to(device)
         assert method.data.images is not None
         self._images = method.data.images
 
-    def of_model(self, model: Model, keeps_logits: bool = False) -> Evaluation:
+    def of_model(self, model: Model, keeps_outputs: bool = False) -> Evaluation:
         """Evaluate a global model."""
-        images = self._images
-        return evaluate(
-            model, self._x, self._y, n_labels=self.setup.dataset.n_labels, prepare=images.prepare,
-            keeps_logits=keeps_logits, coded=self.coded, targets=images.targets,
-        )  # fmt: skip
+        images, dataset = self._images, self.setup.dataset
+        settings: dict[str, Any] = {
+            "prepare": images.prepare, "keeps_outputs": keeps_outputs, "coded": self.coded, "targets": images.targets,
+        }  # fmt: skip
+        if dataset.goal.scores_labels:
+            return evaluate(model, self._x, self._y, n_labels=dataset.n_labels, **settings)
+        return evaluate_others(model, self._x, self._y, dataset.goal, n_labels=len(dataset.answers), **settings)
 
     @property
     def coded(self) -> CodedAt | None:
@@ -69,7 +73,7 @@ class Evaluator:
     def of_round(self, number: int) -> tuple[dict[str, Any], list[dict[str, Any]], Tables]:
         """Give figures for the row of a finished round, its rows of labels.parquet, and tables after the last round."""
         setup = self.setup
-        evaluation = self.of_model(self.method.model(), keeps_logits=bool(self.metrics))
+        evaluation = self.of_model(self.method.model(), keeps_outputs=bool(self.metrics))
         figures, tables = self.of_clients(number, is_last=number == setup.scenario.train.rounds)
         figures |= self._by_own_metrics(evaluation) | self._of_adapters()
         skipped = {"skipped": self.on_nan.take()} if self.on_nan.skips else {}
@@ -88,13 +92,15 @@ class Evaluator:
 
     def _by_own_metrics(self, evaluation: Evaluation) -> dict[str, float]:
         """Give the columns that the user's own metrics fill."""
-        if evaluation.logits is None:
+        if not self.metrics:
             return {}
-        logits, labels = evaluation.logits.cpu(), self._images.targets(self._x, self._y).cpu()
+        assert evaluation.outputs is not None
+        assert evaluation.targets is not None
+        outputs, targets = evaluation.outputs.cpu(), evaluation.targets.cpu()
         columns = {}
         for name, metric in self.metrics.items():
             try:
-                columns[name] = float(metric(logits, labels))
+                columns[name] = float(metric(outputs, targets))
             except Exception as error:  # a user's function may raise anything
                 problem = f"fails with {in_short(error)}{own_place(error)}"
                 raise ScenarioError(problem, key=f"report.metrics.{name}") from error
@@ -126,7 +132,7 @@ class Evaluator:
         counts, labels = self.setup.counts, self.setup.dataset.y_test.numpy()
         models = [method.deployed(c) for c in range(len(counts))]
         test_sets = self.setup.test_sets or [np.arange(len(labels))] * len(models)
-        answers = answers_of_clients(models, test_sets, x=self._x, y=self._y, prepare=self._images.prepare)
+        answers = answers_of_clients(models, test_sets, x=self._x, y=self._labels, prepare=self._images.prepare)
         return answer_table(answers, test_sets, labels, counts)
 
     def _representations(self, method: Method, n: int) -> pd.DataFrame:

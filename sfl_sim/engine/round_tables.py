@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sfl_sim.engine.rounds import WalkedRound
+from sfl_sim.goals import Goal
+from sfl_sim.metrics import scores
 from sfl_sim.metrics.accuracy import performance_gap
 from sfl_sim.metrics.breakdown import breakdown, traffic
 from sfl_sim.system.fleet import Fleet
@@ -78,17 +80,32 @@ def round_row(walked: WalkedRound) -> dict[str, Any]:
 
 def learned(evaluation: Evaluation, test_sets: Sequence[Ints]) -> dict[str, Any]:
     """Give the columns of the round's row that need the trained model; `test_sets` are the clients' own."""
+    if not evaluation.goal.scores_labels:
+        return {"loss": evaluation.loss, **_scores(evaluation)}
     return {
         "accuracy": evaluation.accuracy,
         "client_accuracy": evaluation.client_accuracy(test_sets),
         "loss": evaluation.loss,
         "performance_gap": performance_gap(evaluation.by_label),
-        **({"perplexity": evaluation.perplexity} if evaluation.confusion is None else {}),
+        **({"perplexity": evaluation.perplexity} if evaluation.goal is Goal.TOKENS else {}),
     }
 
 
+def _scores(evaluation: Evaluation) -> Mapping[str, float | None]:
+    """Score what is predicted other than labels."""
+    if evaluation.goal is Goal.PIXELS:
+        assert evaluation.confusion is not None
+        return scores.of_pixels(evaluation.confusion)
+    assert evaluation.outputs is not None
+    assert evaluation.targets is not None
+    outputs, targets = (found.double().cpu().numpy() for found in (evaluation.outputs, evaluation.targets))
+    return (scores.of_numbers if evaluation.goal is Goal.NUMBERS else scores.of_sets)(outputs, targets)
+
+
 def label_rows(number: int, evaluation: Evaluation, names: Sequence[str], order: Ints) -> list[dict[str, Any]]:
-    """Make the round's rows of labels.parquet, in the `order` of the labels in the cyclic list."""
+    """Make the round's rows of labels.parquet, in the `order` of the labels in the cyclic list; none without labels."""
+    if not evaluation.goal.scores_labels:
+        return []
     return [
         {
             "round": number,

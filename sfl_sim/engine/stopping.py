@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from sfl_sim.engine.registry import named
 from sfl_sim.engine.rounds import Round
 from sfl_sim.errors import ScenarioError
+from sfl_sim.metrics.scores import SCORES
 from sfl_sim.scenario.sections import Train
 
 SAYS_SO = "on_round_end says so"
@@ -26,7 +28,7 @@ class Stopping:
 
     def __init__(self, train: Train) -> None:
         self.rules = train.stop
-        self._best, self._best_round = -1.0, 0
+        self._best, self._best_round = -math.inf, 0
         self._on_round_end: Callable[[Round, object], object] | None = None
         if train.on_round_end is not None:
             self._on_round_end = named(train.on_round_end, {}, "train.on_round_end")
@@ -50,7 +52,8 @@ class Stopping:
 
     def _by_rules(self, row: Mapping[str, Any], next_begins_s: Callable[[], float]) -> str | None:
         """Say which rule ends training with the round of `row`."""
-        rules, accuracy = self.rules, row["accuracy"]
+        name = next((name for name in SCORES if row.get(name) is not None), SCORES[0])
+        rules, accuracy = self.rules, row[name]
         if rules is None:
             return None
         if rules.time_s is not None and next_begins_s() >= rules.time_s:
@@ -60,7 +63,7 @@ class Stopping:
         if accuracy > self._best:
             self._best, self._best_round = accuracy, row["round"]
         if rules.accuracy is not None and accuracy >= rules.accuracy:
-            return f"an accuracy of {rules.accuracy:g} is reached"
+            return f"{'an ' * (name == SCORES[0])}{name} of {rules.accuracy:g} is reached"
         if rules.patience is not None and row["round"] - self._best_round >= rules.patience:
-            return f"no better accuracy in {rules.patience} rounds"
+            return f"no better {name} in {rules.patience} rounds"
         return None

@@ -213,6 +213,8 @@ class Method(ABC):
     """
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions
+    needs_labels: ClassVar[str] = ""
+    """Why samples must have one label each, or next tokens; empty if anything can be predicted."""
     regular: ClassVar[bool] = False
     """True if every round of the same clients issues the same operations, in any order of service, and starts no
     flows: timing-only runs then need no event loop. Written as `class MyMethod(Method, regular=True)`, and not

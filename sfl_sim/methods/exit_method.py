@@ -58,6 +58,7 @@ class Exits(Method):
     """
 
     has_exits = True
+    needs_labels = "the entropy of an answer chooses the exit"
     forgets_lost = True
     options: ExitOptions
 

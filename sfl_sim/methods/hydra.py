@@ -50,6 +50,7 @@ class Hydra(SharedServer, regular=True, survives=True):
     """SplitFedV2 whose last layers are copied for every group of clients, and averaged every round."""
 
     only_averages = True
+    needs_labels = "heads belong to groups of labels"
 
     Options = HydraOptions
     options: HydraOptions

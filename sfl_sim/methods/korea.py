@@ -83,6 +83,7 @@ class Branch:
 class Korea(Method, survives=True):
     """Clients of a round train different branches, with features of assistants in their mini-batches at the server."""
 
+    needs_labels = "samples are replayed by label"
     Options = KoreaOptions
     options: KoreaOptions
     examples = (

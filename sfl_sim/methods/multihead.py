@@ -19,6 +19,7 @@ class MultiHead(SplitMethod, regular=True, survives=True):
     """Clients train side by side as in SplitFedV1, but heads are never averaged."""
 
     forgets_lost = True
+    needs_labels = "the most confident answer counts"
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

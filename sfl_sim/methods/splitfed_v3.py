@@ -21,6 +21,7 @@ class SplitFedV3(SplitMethod, regular=True, survives=True):
 
     uploads_model = False
     forgets_lost = True
+    needs_labels = "the most confident answer counts"
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from sfl_sim.metrics.scores import MORE_SCORES, SCORES, score_of
+
 LAST_ROUNDS = 5
 """Number of last rounds over which a run's headline figures are medians (docs/methods/metrics.md#over-seeds)."""
 
@@ -73,18 +75,20 @@ def headline(rounds: pd.DataFrame, labels: pd.DataFrame, last_rounds: int = LAST
     found: dict[str, float | None] = dict.fromkeys(
         ["accuracy", "client_accuracy", "performance_gap", "accuracy_spread", "backward_transfer", "best_accuracy"]
     )
-    if rounds.empty or rounds["accuracy"].isna().all():
+    score = score_of(rounds)
+    if rounds.empty or rounds[score].isna().all():
         return found
-    columns = ["accuracy", "client_accuracy", "performance_gap", "perplexity"]
+    columns = [*SCORES, *MORE_SCORES, "client_accuracy", "performance_gap", "perplexity"]
     last = rounds.filter(columns).tail(last_rounds).astype(float)
     if "perplexity" in last:
         last["perplexity"] = last["perplexity"].fillna(np.inf)  # larger than any number
     medians = last.median().dropna().items()
     found |= {str(column): value if np.isfinite(value) else None for column, value in medians}
     if len(last) > 1:
-        found["accuracy_spread"] = float(last["accuracy"].std())
-    found["backward_transfer"] = backward_transfer(label_history(labels).to_numpy())
-    found["best_accuracy"] = float(rounds["accuracy"].max())
+        found["accuracy_spread"] = float(last[score].std())
+    if not labels.empty:
+        found["backward_transfer"] = backward_transfer(label_history(labels).to_numpy())
+    found["best_accuracy"] = float(rounds[score].max())
     return found
 
 
@@ -92,11 +96,11 @@ def way_to(target_accuracy: float | None, rounds: pd.DataFrame) -> dict[str, flo
     """Compute rounds, time and bytes of one run until its target, for `summary.json`; None if it is not reached.
 
     Args:
-        target_accuracy: in [0, 1]; None for no target.
+        target_accuracy: in [0, 1], of the accuracy or of another goal's first score; None for no target.
         rounds: the run's rows of rounds.parquet, in order.
     """
     found: dict[str, float | None] = dict.fromkeys(["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"])
-    if target_accuracy is not None and (reached := rounds["accuracy"].astype(float) >= target_accuracy).any():
+    if target_accuracy is not None and (reached := rounds[score_of(rounds)].astype(float) >= target_accuracy).any():
         until = rounds[: reached.to_numpy().argmax() + 1]
         found["rounds_to_accuracy"] = int(until["round"].iloc[-1])
         found["time_to_accuracy_s"] = float(until["ended_s"].iloc[-1])

@@ -23,12 +23,14 @@ class ForwardSettings:
             a client's last and shorter ones and evaluation, are not worth seconds of compilation for every size.
         graphs: who holds activations between a forward and its backward.
         loss: what the network's outputs are trained by; steps ask `Part.loss`.
+        label_bytes: bytes of what the network has to predict of a sample, in a message; None: of labels or tokens.
     """
 
     autocast: torch.dtype | None = None
     compiled_batch: int | None = None
     graphs: Graphs = field(default_factory=Graphs)
     loss: Loss = cross_entropy
+    label_bytes: int | None = None
 
 
 def compiled(module: nn.Module) -> Callable[[Tensor], Tensor]:

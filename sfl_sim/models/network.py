@@ -132,7 +132,7 @@ class Network:
     @property
     def every_token(self) -> bool:
         """True if the output of a sequence is (T, V) scores of the next token at every position, instead of one."""
-        return len(self.layers[-1].out_shape) > 1
+        return len(self.layers[-1].out_shape) == 2
 
     def needs_batches_of_two_before(self, cut: int) -> bool:
         """Return True if the layers up to `cut` have a batch norm that cannot normalise a single sample."""
@@ -212,7 +212,8 @@ class Network:
             dtype=self.dtype,
             channels_last=self.channels_last,
             forward_settings=self.forward_settings,
-            label_bytes=LABEL_BYTES * (math.prod(self.input_shape) if self.every_token else 1),
+            label_bytes=self.forward_settings.label_bytes
+            or LABEL_BYTES * (math.prod(self.input_shape) if self.every_token else 1),
             aggregate=self.lora.aggregate if self.lora else None,
         )
 

@@ -20,6 +20,25 @@ def _fc(in_features: int, out_features: int) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(in_features, out_features), nn.ReLU())
 
 
+def mlp(shape: Shape, n_labels: int) -> nn.Sequential:
+    """Two hidden layers of 64 and 32 units, for rows of a table: 3 layers."""
+    return named(fc1=_fc(math.prod(shape), 64), fc2=_fc(64, 32), fc3=nn.Linear(32, n_labels))
+
+
+def fcn_small(shape: Shape, n_labels: int) -> nn.Sequential:
+    """Fully convolutional network that scores every pixel of small images of even height and width: 5 layers."""
+    channels, height, width = image(shape, at_least=4)
+    if height % 2 or width % 2:
+        raise ValueError(f"needs images of even height and width, not {height}x{width}")
+    return named(
+        conv1=_conv(channels, 16),
+        conv2=_conv(16, 32, pool=2),
+        conv3=_conv(32, 64),
+        up=nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(64, 32, 3, padding=1), nn.ReLU()),
+        scores=nn.Conv2d(32, n_labels, 1),
+    )
+
+
 def cnn_small(shape: Shape, n_labels: int) -> nn.Sequential:
     """Three convolutions and a classifier for small images (8x8 digits): 4 layers, no batch norm."""
     channels, height, width = image(shape, at_least=4)

@@ -30,12 +30,14 @@ from sfl_sim.models.lora import Lora
 from sfl_sim.models.mobilenet import mobilenet_v1, mobilenet_v2
 from sfl_sim.models.network import Builder, Network, in_one_line
 from sfl_sim.models.resnet import resnet8, resnet18, resnet18_7x7, resnet20, resnet34, resnet50, resnet101, resnet_small
-from sfl_sim.models.small import cnn7, cnn8, cnn_patches, cnn_patches_bn, cnn_small, lenet5
+from sfl_sim.models.small import cnn7, cnn8, cnn_patches, cnn_patches_bn, cnn_small, fcn_small, lenet5, mlp
 from sfl_sim.models.transformer import Token, char_transformer, vit_s16
 from sfl_sim.models.vgg import vgg11_bn, vgg16_bn
 
 MODELS: dict[str, Builder] = {
     "cnn_small": cnn_small,
+    "mlp": mlp,
+    "fcn_small": fcn_small,
     "cnn_patches": cnn_patches,
     "cnn_patches_bn": cnn_patches_bn,
     "lenet5": lenet5,
@@ -64,6 +66,8 @@ MODELS: dict[str, Builder] = {
 }
 LANGUAGE = {"gpt_small", "gpt2", "llama_3_2_1b"}
 """Models that score the next token at every position."""
+DENSE = {"fcn_small"}
+"""Models that score every pixel of an image."""
 WEIGHTLESS = {"gpt2", "llama_3_2_1b"}
 """Models that are known by their shapes alone."""
 
@@ -77,6 +81,7 @@ def network(
     tokens: bool | None = None,
     every_token: bool | None = None,
     lora: Lora | None = None,
+    pixels: Shape | None = None,
 ) -> Network:
     """Make the network of a model's name, or of a user's own model as `as_builder` takes it.
 
@@ -86,6 +91,7 @@ def network(
         n_labels: number of labels.
         dtype, channels_last, tokens, lora: as for `Network`.
         every_token: predict the next token at every position instead of one label; None: if the model's name says so.
+        pixels: height and width of the mask that is predicted, empty without masks; None: if the model's name says so.
 
     Raises:
         ScenarioError: there is no such model, it does not take such samples, or its output is not a score per label.
@@ -93,16 +99,18 @@ def network(
     key = model if isinstance(model, Hashable) else as_builder(model)
     if every_token is None:
         every_token = predicts_tokens(key)
+    if pixels is None:
+        pixels = input_shape[1:] if key in DENSE else ()
     return _network(
         key, input_shape, n_labels, dtype=dtype, channels_last=channels_last, tokens=tokens, every_token=every_token,
-        lora=lora,
+        lora=lora, pixels=tuple(pixels),
     )  # fmt: skip
 
 
 @lru_cache(maxsize=16)  # pricing traces the model, and all variants and seeds of a study want the same
 def _network(
     model: str | Builder | nn.Sequential, input_shape: Shape, n_labels: int, dtype: torch.dtype, channels_last: bool,
-    tokens: bool | None, every_token: bool, lora: Lora | None,
+    tokens: bool | None, every_token: bool, lora: Lora | None, pixels: Shape,
 ) -> Network:  # fmt: skip
     build: Builder
     if isinstance(model, HuggingFace):
@@ -121,15 +129,16 @@ def _network(
         name, build, input_shape, n_labels, dtype=dtype, channels_last=channels_last, tokens=tokens,
         weightless=is_weightless(model), lora=lora,
     )  # fmt: skip
-    *positions, scores = net.layers[-1].out_shape
-    if positions != (list(input_shape) if every_token else []) or not (scores == n_labels or is_language):
-        wanted = (*input_shape, n_labels) if every_token else (n_labels,)
-        problem = "a score of each next token at every position, for data.targets all," if every_token else "a score"
+    *positions, _scores = found = net.layers[-1].out_shape
+    wanted = (*input_shape, n_labels) if every_token else (n_labels, *pixels)
+    if found != wanted and not (is_language and positions == list(wanted[:-1])):
+        problem = "a score for each label"
+        if every_token:
+            problem = "a score of each next token at every position, for data.targets all, for each label"
+        elif pixels:
+            problem = "a score for each label at every pixel of the masks"
         raise ScenarioError(
-            f"the last layer of {name} must give {problem} for each label",
-            key="model.factory",
-            found=net.layers[-1].out_shape,
-            allowed=str(wanted),
+            f"the last layer of {name} must give {problem}", key="model.factory", found=found, allowed=str(wanted)
         )
     if not any(layer.parameters for layer in net.layers):
         raise ScenarioError("has no weights to learn: all are frozen", key="model.factory")

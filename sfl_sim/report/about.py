@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sfl_sim.metrics.scores import score_of
 from sfl_sim.report.display import plural
 from sfl_sim.report.frames import titles
 from sfl_sim.store import changed_files
@@ -96,8 +97,9 @@ def _warnings(run: Run) -> list[str]:
     if changed := changed_files(run.folder):
         texts.append(f"{', '.join(changed)} is not what the run has written, by its SHA256SUMS: figures may be wrong.")
     texts += _first(_unheld(run), "more seeds leave labels without a holder; clients.parquet has all.")
+    score = score_of(run.rounds)
     texts += _first(_stopped(run), "more stopped early; summary.json says why.")
-    diverged = run.rounds[run.rounds["accuracy"].notna() & ~np.isfinite(run.rounds["loss"].astype(float))]
+    diverged = run.rounds[run.rounds[score].notna() & ~np.isfinite(run.rounds["loss"].astype(float))]
     found = [
         f"{variant} with seed {seed} diverged in round {rounds['round'].min()}. Its loss is no longer a "
         "number, and its accuracy is that of guessing; a smaller learning rate may help."
@@ -112,7 +114,7 @@ def _warnings(run: Run) -> list[str]:
         for (variant, seed), rounds in skipped.groupby(["variant", "seed"], sort=False)
     ]
     texts += _first(found, "more left out updates; rounds.parquet has their numbers.")
-    if run.rounds["accuracy"].isna().all() and "repriced_from" not in run.manifest:
+    if run.rounds[score].isna().all() and "repriced_from" not in run.manifest:
         texts.append(
             "timing-only. Nothing was trained, so there is no accuracy; time and bytes are those of a training run"
             f"{_unread(run)}."

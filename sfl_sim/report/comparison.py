@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from markupsafe import Markup, escape
 
+from sfl_sim.metrics.scores import SCORES
 from sfl_sim.report.display import duration, listed, plural, points
 from sfl_sim.report.frames import titles
-from sfl_sim.report.load import flat
+from sfl_sim.report.load import TABLES, flat
 from sfl_sim.report.panel import Cell, Table
 from sfl_sim.report.results import TIME, aims, columns_for, factor, of_each
 from sfl_sim.scenario.concerns import NOT_LEARNED, concern_of
@@ -38,11 +39,8 @@ CHOICES = ("name", "kind", "profile", "order")
 """Keys whose choice decides which of their neighbours matter, or have any value at all."""
 NONE = ("–", "null")
 MAX_NAMED = 4
-POINTS = {
-    "accuracy": "Accuracy (points)",
-    "client_accuracy": "Client accuracy (points)",
-    "hybrid_accuracy": "Hybrid accuracy (points)",
-}
+CLIENTS = "client_accuracy", "hybrid_accuracy"
+POINTS = {name: f"{TABLES['summary'].columns[name].title} (points)" for name in (*SCORES, *CLIENTS)}
 """Columns of shares, whose differences are points."""
 DIFFERENCES = "Seed by seed, then the median ± standard deviation over the seeds that both runs have."
 

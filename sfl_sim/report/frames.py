@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pandas as pd
 from markupsafe import escape
 
+from sfl_sim.metrics.scores import score_of
 from sfl_sim.metrics.typical import typical_round
 from sfl_sim.report import style
 from sfl_sim.report.load import IN_MEMORY, Tables
@@ -65,7 +66,12 @@ class Frames(Tables):
     @cached_property
     def timing_only(self) -> bool:
         """True if nothing was trained, so that no figure of accuracy can be drawn."""
-        return bool(self.rounds["accuracy"].isna().all())
+        return bool(self.rounds[self.score].isna().all())
+
+    @cached_property
+    def score(self) -> str:
+        """The column of accuracy, or of the first score of another goal."""
+        return score_of(self.rounds)
 
     @cached_property
     def has_perplexity(self) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.metrics.scores import MORE_SCORES, SCORES
 from sfl_sim.report.comparison import settings_texts
 from sfl_sim.report.display import plural
 from sfl_sim.report.load import SUMMARY_NUMBERS, flat, load_unchanged
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from sfl_sim.report.load import Run
 
 BY_ROUND = [
-    "accuracy", "client_accuracy", "hybrid_accuracy", "loss", "performance_gap", "bytes_up", "bytes_down", "simulated_s"
+    *SCORES, *MORE_SCORES, "client_accuracy", "hybrid_accuracy", "loss", "performance_gap", "bytes_up", "bytes_down",
+    "simulated_s",
 ]  # fmt: skip
 """Metrics with the round as their step. Their times are simulated, too: MLflow's axis of relative time shows them."""
 FINAL = "final/"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, paper_like
+from sfl_sim.metrics.scores import MORE_SCORES, SCORES
 from sfl_sim.report.display import plural, tenths
 from sfl_sim.report.load import SUMMARY_NUMBERS, TABLES
 from sfl_sim.report.panel import Cell, Column, Table, by_variant, columns_of
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 
 LEARNED = [
-    "perplexity", "accuracy", "accuracy_spread", "client_accuracy", "hybrid_accuracy", "performance_gap",
+    "perplexity", *SCORES, *MORE_SCORES, "accuracy_spread", "client_accuracy", "hybrid_accuracy", "performance_gap",
     "backward_transfer",
 ]  # fmt: skip
 SPENT = ["simulated_s", "bytes_up", "bytes_down", "joule"]
-SHARES = ["accuracy", "client_accuracy", "performance_gap"]
+SHARES = [*SCORES, "client_accuracy", "performance_gap"]
 """Numbers that are known after every round."""
 TO_TARGET = ["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]
 PAPER = (
@@ -36,6 +37,12 @@ PAPER = (
     "rounds; Hydra's tables seem to be made like this. The ± tells how much that median still changes "
     "from round to round, not how far the seeds lie apart."
 )
+
+
+def in_words(score: str) -> str:
+    """Name the accuracy, or the first score of another goal, within a sentence."""
+    title = TABLES["rounds"].columns[score].title
+    return title[0].lower() + title[1:] if title[1:2].islower() else title
 
 
 def medians(frames: Frames) -> pd.DataFrame:
@@ -95,7 +102,7 @@ def columns_for(frames: Frames) -> list[Column]:
     names = [
         name
         for name in [*([] if frames.timing_only else LEARNED), *SPENT]
-        if summary[name].is_required or frames.summary[name].notna().any()
+        if frames.summary[name].notna().any() or (name in SPENT and summary[name].is_required)
     ]
     if medians(frames)["server_model_bytes"].nunique() > 1:
         names.append("server_model_bytes")
@@ -160,12 +167,14 @@ class Aim:
         target: accuracy in [0, 1]; None for variants without any.
         reference: the variant of whose best accuracy the target is a share; None if it was given as a number.
         summary: the rows of these variants.
+        score: column of what the target is of.
     """
 
     target: float | None
     reference: Variant | None
     variants: list[Variant]
     summary: pd.DataFrame
+    score: str = SCORES[0]
 
     def seeds(self, variant: Variant) -> pd.DataFrame:
         """The rows of the summary of a variant, by seed."""
@@ -212,7 +221,7 @@ class Aim:
     @property
     def name(self) -> str:
         """The target in words: 70 % accuracy."""
-        return f"{accuracy(self.target)} accuracy" if self.target is not None else "no target"
+        return f"{accuracy(self.target)} {in_words(self.score)}" if self.target is not None else "no target"
 
     @property
     def share(self) -> float:
@@ -228,7 +237,7 @@ def aims(frames: Frames) -> list[Aim]:
     Left out are those of a repriced run that would have to be trained again.
     """
     frames = frames.holding
-    trained = set(frames.rounds.dropna(subset="accuracy")["variant"])
+    trained = set(frames.rounds.dropna(subset=frames.score)["variant"])
     labels: dict[str, Variant] = {variant.label: variant for variant in frames.variants if variant.label in trained}
     told = frames.summary.drop_duplicates("variant").set_index("variant").to_dict("index")
     found: dict[tuple[float | None, str], list[Variant]] = {}
@@ -237,7 +246,13 @@ def aims(frames: Frames) -> list[Aim]:
         found.setdefault((None, "") if math.isnan(target) else (target, reference), []).append(variant)
     summary = frames.summary
     return [
-        Aim(target, labels.get(reference), variants, summary[summary["variant"].isin([v.label for v in variants])])
+        Aim(
+            target,
+            labels.get(reference),
+            variants,
+            summary[summary["variant"].isin([v.label for v in variants])],
+            frames.score,
+        )
         for (target, reference), variants in found.items()
     ]
 
@@ -268,7 +283,8 @@ def time_in_words(aim: float | None) -> str:
 
 def target_table(aim: Aim) -> Table:
     """Tabulate what each variant needs to reach the target, and how many times less than the baseline."""
-    titles = ["Variant", TIME.title, "Speed-up in time", ROUNDS.title, "Speed-up in rounds", BYTES.title, BEST.title]
+    best = f"Best {in_words(aim.score)}"
+    titles = ["Variant", TIME.title, "Speed-up in time", ROUNDS.title, "Speed-up in rounds", BYTES.title, best]
     rows = []
     for variant in aim.variants:
         seeds = aim.seeds(variant)

@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 SHOWN = {
     "perplexity": "Perplexity",
     "accuracy": "Accuracy",
+    "r2": "R²",
+    "mae": "MAE",
+    "rmse": "RMSE",
+    "mean_average_precision": "mAP",
+    "f1_macro": "F1 (macro)",
+    "mean_iou": "Mean IoU",
+    "pixel_accuracy": "Pixel accuracy",
     "performance_gap": "PG (points)",
     TIME.key: TIME.title,
     "simulated_s": "Simulated time",
@@ -47,7 +54,9 @@ def results_in_terminal(folder: Path) -> TerminalTable:
     columns = [by_key[key] for key in SHOWN if key in by_key]
     n_rounds = int(frames.summary["rounds"].max())
     which = f"the last {LAST_ROUNDS} rounds" if n_rounds > LAST_ROUNDS else plural(n_rounds, "round")
-    about = [] if frames.timing_only else [f"Accuracy and PG: medians of {which}.", PG]
+    of_labels = "performance_gap" in by_key
+    about = [] if frames.timing_only else [f"{'Accuracy and PG' if of_labels else 'Scores'}: medians of {which}."]
+    about += [PG] if of_labels else []
     if frames.has_perplexity:
         about.append(TOKENS)
     if frames.summary["stopped"].notna().any():

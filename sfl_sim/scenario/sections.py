@@ -19,6 +19,7 @@ from sfl_sim.scenario.fields import (
     Concern,
     Correlation,
     Count,
+    Natural,
     NonNegative,
     OnlyWith,
     Option,
@@ -282,6 +283,18 @@ class Train(Section):
     """Number of samples per mini-batch."""
     local_epochs: Count = 1
     """Number of passes of a client over its samples per round."""
+    loss: str | None = None
+    """Loss: cross_entropy (one label, tokens, pixels), bce (a set of labels), mse, l1 or huber (numbers), or one of
+    your own: package.module:loss, where loss(outputs, targets) gives the mean over a mini-batch; null means the first
+    that fits the data. From Python also the function itself."""
+    class_weights: Literal["balanced"] | Annotated[list[Positive], Field(min_length=1)] | None = None
+    """Weights of the labels in cross_entropy, or of their presence in bce (torch's pos_weight): a list of one for each,
+    or balanced: as rare labels need to count like all others; null: all count by their samples."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of a label's probability that cross_entropy spreads evenly over all labels."""
+    ignore_index: Natural | None = None
+    """Token, or label of pixels, that is neither trained on nor counted in metrics, such as padding; null: none. Pixels
+    of 255 never are."""
     lr: Positive = 0.05
     """Learning rate of the first round."""
     lr_decay: PositiveShare = 1.0
@@ -361,7 +374,7 @@ class Report(Section):
     (t-SNE); null for none."""
     metrics: dict[str, str] = Field(default={})
     """Metrics of your own, by the column of rounds.parquet that each fills: package.module:metric, where
-    metric(logits, labels) gives a number for all test samples. From Python also the functions themselves."""
+    metric(outputs, targets) gives a number for all test samples. From Python also the functions themselves."""
     snapshots: Snapshots | None = None
     """Confusion matrices on the test set within rounds, without effect on training; null for none."""
     leakage: Leakage | None = None

@@ -164,7 +164,11 @@ def _models(frames: Frames) -> list[Stored]:
             reason = ", since it was timing-only" if shown.run.rounds["accuracy"].isna().all() else ""
             raise ScenarioError(f"{folder} has no checkpoint of {shown.name}{reason}")
         with ours[0].places.locating():
-            _parts(Experiment(ours[0].scenario, device=None))
+            experiment = Experiment(ours[0].scenario, device=None)
+            _parts(experiment)
+            if not experiment.dataset.goal.scores_labels:
+                goal = experiment.dataset.goal.value
+                raise ScenarioError("has no accuracy to show around a model", key="data.name", found=goal)
         found += [Stored(folder, v, files[v.name, v.scenario.seed], v is ours[0]) for v in ours]
     return found
 

@@ -21,6 +21,7 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.rounds import Round
 from sfl_sim.engine.stopping import SAYS_SO, Stopping
 from sfl_sim.errors import ScenarioError
+from sfl_sim.metrics.scores import SCORES
 from sfl_sim.ops import SERVER
 from sfl_sim.scenario.sections import Scenario, Train
 from sfl_sim.sim.nodes import client_of
@@ -99,7 +100,8 @@ class _Ending(Stopping):
 
     def __init__(self, train: Train, recorded: Recorded) -> None:
         super().__init__(train.model_copy(update={"on_round_end": None}))
-        self._accuracies = recorded.rounds.set_index("round").to_dict().get("accuracy", {})
+        by_round = recorded.rounds.set_index("round").filter(SCORES)
+        self._scores: dict[Any, dict[Any, Any]] = by_round.astype(object).where(by_round.notna(), None).to_dict("index")
         self._said_so = recorded.summary["rounds"] if recorded.summary["stopped"] == SAYS_SO else None
 
     def why(
@@ -107,7 +109,7 @@ class _Ending(Stopping):
     ) -> str | None:
         """Return why training ends with this round; None if it goes on."""
         number = round.row["round"]
-        reason = self._by_rules({**round.row, "accuracy": self._accuracies.get(number)}, next_begins_s)
+        reason = self._by_rules({**round.row, **self._scores.get(number, {})}, next_begins_s)
         return SAYS_SO if number == self._said_so else reason
 
 

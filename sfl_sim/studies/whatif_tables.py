@@ -13,6 +13,7 @@ import pandas as pd
 from sfl_sim.engine.registry import find_method
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, way_to
+from sfl_sim.metrics.scores import score_of
 from sfl_sim.models.network import Network
 from sfl_sim.scenario.concerns import Aside, without
 from sfl_sim.scenario.fields import Concern
@@ -185,7 +186,7 @@ def _there(trained: Scenario, point: Scenario) -> Scenario:
 
 def _told(repriced: Repriced, target_accuracy: float | None) -> dict[str, Any]:
     rounds, is_known = repriced.rounds, repriced.valid
-    last = rounds["accuracy"].astype(float).tail(1 if repriced.stopped else LAST_ROUNDS)
+    last = rounds[score_of(rounds)].astype(float).tail(1 if repriced.stopped else LAST_ROUNDS)
     return {
         "accuracy": float(last.median()) if is_known else None,
         **way_to(target_accuracy, rounds if is_known else rounds[:0]),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sfl_sim.goals import Goal
+from sfl_sim.models.losses import counted
 from sfl_sim.training.alternatives import Alternatives, Model, replicas_by_name
 from sfl_sim.training.codecs import Codec
 
@@ -22,31 +24,34 @@ class Evaluation:
     """Result of an evaluation.
 
     Attributes:
+        goal: what was predicted.
+        loss: mean loss.
         hits: (N,), True for test samples that were answered correctly; of token targets the share of the tokens.
         correct, samples: (L,), number of correct answers and of test samples by label; of token targets those of
-            tokens, by the samples' labels.
-        loss: mean loss.
-        logits: (N, L) or (N, T, V), if they were wanted.
-        confusion: (L, S), numbers of samples by true label (row) and answer (column); None of token targets. S is L, or
-            larger where answers are tokens of a vocabulary that begins with the labels.
+            tokens, by the samples' labels. All three are empty where answers are not right or wrong.
+        outputs, targets: (N, ...), if they were wanted, or nothing else measures the goal.
+        confusion: (L, S), numbers of samples or pixels by true label (row) and answer (column); None of other goals. S
+            is L, or larger where answers are tokens of a vocabulary that begins with the labels.
     """
 
-    hits: NDArray[np.bool_] | NDArray[np.float64]
-    correct: NDArray[np.int64]
-    samples: NDArray[np.int64]
+    goal: Goal
     loss: float
-    logits: Tensor | None = None
+    hits: NDArray[np.bool_] | NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    correct: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    samples: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    outputs: Tensor | None = None
+    targets: Tensor | None = None
     confusion: NDArray[np.int64] | None = None
 
     @property
     def perplexity(self) -> float | None:
-        """exp of the mean cross-entropy of tokens; None for labels, and where it is larger than any number."""
-        return math.exp(self.loss) if self.confusion is None and not self.loss > 700 else None
+        """exp of the mean cross-entropy of tokens; None for other goals, and where it is larger than any number."""
+        return math.exp(self.loss) if self.goal is Goal.TOKENS and not self.loss > 700 else None
 
     @property
-    def accuracy(self) -> float:
-        """Share of correct answers."""
-        return float(self.correct.sum() / self.samples.sum())
+    def accuracy(self) -> float | None:
+        """Share of correct answers; None where answers are not right or wrong."""
+        return float(self.correct.sum() / self.samples.sum()) if len(self.samples) else None
 
     @property
     def by_label(self) -> NDArray[np.float64]:
@@ -69,7 +74,7 @@ def evaluate(
     y: Tensor,
     n_labels: int,
     prepare: Callable[[Tensor], Tensor],
-    keeps_logits: bool = False,
+    keeps_outputs: bool = False,
     coded: CodedAt | None = None,
     targets: Callable[[Tensor, Tensor], Tensor] = lambda x, y: y,
 ) -> Evaluation:
@@ -81,32 +86,83 @@ def evaluate(
         prepare: makes samples the input of the model.
         targets: makes samples and their labels what it has to predict: labels (n,) or tokens (n, T).
     """
-    answers, losses, kept = [], [], []
-    part = next(iter(replicas_by_name(model).values())).part
+    answers, counts, sums, kept = [], [], [], []
     with torch.inference_mode():
         first = targets(x[:1], y[:1])
-        n_tokens, are_tokens = first.numel(), first.ndim > 1
-        size = max(1, BATCH // n_tokens)
-        for start in range(0, len(x), size):
-            raw, labels = x[start : start + size], y[start : start + size]
-            out, target = logits(model, prepare(raw), coded), targets(raw, labels)
-            kept += [out] if keeps_logits else []
+        are_tokens = first.ndim > 1
+        for out, target, total in _batches(model, x, y, max(1, BATCH // first.numel()), prepare, coded, targets):
+            kept += [(out, target)] if keeps_outputs else []
+            sums.append(total)
             answer = out.argmax(dim=-1)
             answers.append((answer == target).sum(dim=1) if are_tokens else answer)
-            losses.append(part.loss(out, target, reduction="sum"))
+            counts += [counted(target).sum(dim=1)] if are_tokens else []
         answer = torch.cat(answers)
         width = max(n_labels, out.shape[-1])
         confusion = None if are_tokens else torch.bincount(y * width + answer, minlength=n_labels * width)
-        loss = float(torch.stack(losses).sum() / (len(x) * n_tokens))
-    all_logits = torch.cat(kept) if keeps_logits else None
-    if confusion is None:
+        n_tokens = torch.cat(counts).cpu().numpy() if are_tokens else None
+        loss = float(torch.stack(sums).sum() / (len(x) if n_tokens is None else int(n_tokens.sum())))
+    outputs, wanted = (torch.cat(parts) for parts in zip(*kept, strict=True)) if kept else (None, None)
+    if n_tokens is not None:
         right, by_label = answer.cpu().numpy(), y.cpu().numpy()
-        correct = np.bincount(by_label, right, n_labels).astype(np.int64)
-        samples = np.bincount(by_label, minlength=n_labels) * n_tokens
-        return Evaluation(right / n_tokens, correct, samples, loss=loss, logits=all_logits)
+        correct, samples = (np.bincount(by_label, n, n_labels).astype(np.int64) for n in (right, n_tokens))
+        return Evaluation(
+            Goal.TOKENS, loss, right / np.maximum(n_tokens, 1), correct, samples, outputs=outputs, targets=wanted
+        )
+    assert confusion is not None
     hits, table = (answer == y).cpu().numpy(), confusion.view(n_labels, width).cpu().numpy()
     samples = np.asarray(table.sum(axis=1))
-    return Evaluation(hits, table.diagonal(), samples, loss=loss, logits=all_logits, confusion=table)
+    return Evaluation(Goal.LABEL, loss, hits, table.diagonal(), samples, outputs, wanted, confusion=table)
+
+
+def evaluate_others(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    goal: Goal,
+    n_labels: int,
+    prepare: Callable[[Tensor], Tensor],
+    keeps_outputs: bool = False,
+    coded: CodedAt | None = None,
+    targets: Callable[[Tensor, Tensor], Tensor] = lambda x, y: y,
+) -> Evaluation:
+    """Evaluate as `evaluate` does where test samples have no labels but targets y (N, ...) of another goal.
+
+    Args:
+        n_labels: number of labels of a pixel; not used of other goals.
+    """
+    sums, kept = [], []
+    table = torch.zeros(n_labels**2, dtype=torch.int64, device=x.device)
+    with torch.inference_mode():
+        n_targets = torch.zeros((), dtype=torch.int64, device=x.device)
+        for out, target, total in _batches(model, x, y, BATCH, prepare, coded, targets):
+            is_counted = counted(target)
+            sums.append(total)
+            n_targets += is_counted.sum()
+            kept += [(out, target)] if keeps_outputs or goal is not Goal.PIXELS else []
+            if goal is Goal.PIXELS:
+                pairs = target[is_counted].long() * n_labels + out.argmax(dim=1)[is_counted]
+                table += torch.bincount(pairs, minlength=n_labels**2)
+        loss = float(torch.stack(sums).sum() / n_targets)
+    outputs, wanted = (torch.cat(parts) for parts in zip(*kept, strict=True)) if kept else (None, None)
+    confusion = table.view(n_labels, n_labels).cpu().numpy() if goal is Goal.PIXELS else None
+    return Evaluation(goal, loss, outputs=outputs, targets=wanted, confusion=confusion)
+
+
+def _batches(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    size: int,
+    prepare: Callable[[Tensor], Tensor],
+    coded: CodedAt | None,
+    targets: Callable[[Tensor, Tensor], Tensor],
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield outputs, targets and the sum of the loss of so many test samples at a time."""
+    part = next(iter(replicas_by_name(model).values())).part
+    for start in range(0, len(x), size):
+        raw, given = x[start : start + size], y[start : start + size]
+        out, target = logits(model, prepare(raw), coded), targets(raw, given)
+        yield out, target, part.loss(out, target, reduction="sum")
 
 
 def logits(model: Model, x: Tensor, coded: CodedAt | None = None) -> Tensor:

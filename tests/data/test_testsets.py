@@ -15,6 +15,7 @@ from sfl_sim.data.partition import label_counts
 from sfl_sim.data.testsets import client_test_sets
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
+from sfl_sim.goals import Goal
 from sfl_sim.rng import stream
 from sfl_sim.scenario.load import parse
 from sfl_sim.training.evaluate import Evaluation
@@ -136,7 +137,7 @@ def test_a_client_without_test_samples_is_named():
 
 
 def test_the_accuracy_is_the_mean_over_clients_and_not_over_samples():
-    found = Evaluation(np.array([True, True, False, False]), np.array([2, 0]), np.array([4, 0]), 1.0)
+    found = Evaluation(Goal.LABEL, 1.0, np.array([True, True, False, False]), np.array([2, 0]), np.array([4, 0]))
     assert found.client_accuracy([np.array([0]), np.array([0, 1, 2, 3])]) == 0.75
     assert found.client_accuracy([]) is None
 

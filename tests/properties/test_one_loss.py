@@ -60,8 +60,7 @@ def test_twice_the_loss_at_half_the_rate_is_the_same_training(name, kind):
 
 
 def experiment(name, loss, monkeypatch):
-    usual = build._forward_settings
-    monkeypatch.setattr(build, "_forward_settings", lambda train: replace(usual(train), loss=loss))
+    monkeypatch.setattr(build, "build_loss", lambda *args: loss)
     options = {"hydra": {"cut2": 3}, "harmony": {"quantise": False}}
     options |= {name: {"host": "splitfed_v1"} for name in ("fedbuff", "fedasync")}
     scenario = {

@@ -13,7 +13,7 @@ from sfl_sim.metrics.costs import absence_costs
 from sfl_sim.report.comparison import before_and_after
 from sfl_sim.report.display import duration, percent, plural, points
 from sfl_sim.report.pages.costs import choice
-from sfl_sim.report.results import ROUNDS, TIME, Aim, accuracy, aims, factor, medians
+from sfl_sim.report.results import ROUNDS, TIME, Aim, accuracy, aims, factor, in_words, medians
 from sfl_sim.scenario.concerns import concern_of
 from sfl_sim.scenario.fields import Concern
 
@@ -150,22 +150,26 @@ def _times_as_fast(aim: Aim, variant: Variant) -> Markup:
     if baseline is None or baseline is variant or not low > 0:
         return Markup("")
     at_least = "" if low == high else "more than "
-    of_whom = f", of whose best accuracy the target is {accuracy(aim.share)}" if aim.reference else ", the slowest"
+    share = f"of whose best {in_words(aim.score)} the target is {accuracy(aim.share)}"
+    of_whom = f", {share if aim.reference else 'the slowest'}"
     return escape(f", {at_least}{factor(low)} as fast as ") + baseline.html + of_whom
 
 
 def _most_accurate(frames: Frames, found: list[Found]) -> Markup:
-    measured = [(variant, numbers) for variant, numbers in found if not math.isnan(numbers["accuracy"])]
-    (first, best), *others = sorted(measured, key=lambda pair: -pair[1]["accuracy"])
+    score = frames.score
+    measured = [(variant, numbers) for variant, numbers in found if not math.isnan(numbers[score])]
+    (first, best), *others = sorted(measured, key=lambda pair: -pair[1][score])
+    word = in_words(score)
+    ending = f"the best {word}, " if others else f"{'an' if word[0] in 'aR' else 'a'} {word} of "
     sentence = first.html + (
-        f" ends with {'the best accuracy, ' if others else 'an accuracy of '}{percent(best['accuracy'])}, "
+        f" ends with {ending}{percent(best[score])}, "
         f"after {plural(best['rounds'], 'round')} and {duration(best['simulated_s'])} of simulated time"
     )
     if not others:
         return sentence + "."
     second, its = others[0]
-    ours, theirs = (_by_seed(frames, each, -frames.summary["accuracy"]) for each in (first, second))
-    sentence += "; the next is " + second.html + f" with {percent(its['accuracy'])}."
+    ours, theirs = (_by_seed(frames, each, -frames.summary[score]) for each in (first, second))
+    sentence += "; the next is " + second.html + f" with {percent(its[score])}."
     return sentence + told_by_seeds(ours, theirs)
 
 

@@ -14,8 +14,9 @@ from plotly.colors import hex_to_rgb
 from sfl_sim.metrics.costs import replay_costs
 from sfl_sim.report import display, figures
 from sfl_sim.report.figures import MAX_BANDS, MAX_NARROW_BANDS, MAX_POINTS
+from sfl_sim.report.load import TABLES
 from sfl_sim.report.panel import Column, Declared, Panel, by_variant, columns_of
-from sfl_sim.report.results import BYTES, ROUNDS, TIME, Cost, accuracy, aims, knowing, of_each, target_table
+from sfl_sim.report.results import BYTES, ROUNDS, TIME, Cost, accuracy, aims, in_words, knowing, of_each, target_table
 from sfl_sim.scenario.given import METRICS
 
 if TYPE_CHECKING:
@@ -36,10 +37,7 @@ TICKS_S = {
     "6 h": 21600.0, "1 d": 86400.0, "1 week": 604800.0, "1 month": 2629746.0, "1 year": 31556952.0,
 }  # fmt: skip
 """Places where it may have ticks."""
-AGAIN = (
-    "Accuracy against simulated time, rounds and bytes. A variant that leads per round need not lead in "
-    "time or in bytes"
-)
+AGAIN = "{} against simulated time, rounds and bytes. A variant that leads per round need not lead in time or in bytes"
 BEFORE_EXITS = ". With early exits, this is the global model before any client has personalised it"
 TARGET = (
     ". The dotted level is the target. A line comes down from it where a variant reaches it; a cross "
@@ -97,7 +95,8 @@ def against(frames: Frames, y: str, cost: Cost, variants: Sequence[Variant] | No
     of = of_each(frames.rounds.assign(x=frames.rounds[cost.along] / size), variants)
     most_bands = MAX_BANDS if is_gap else MAX_NARROW_BANDS  # gaps are restless
     figure = figures.curves(of, "x", y, hover, by="round", most_bands=most_bands)
-    figure.update_yaxes(title="performance gap (points)" if is_gap else "accuracy (%)", rangemode="tozero")
+    title = "performance gap (points)" if is_gap else f"{in_words(y)} (%)"
+    figure.update_yaxes(title=title, rangemode="tozero")
     figure.update_xaxes(rangemode="tozero")
     if cost is ROUNDS:
         return figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()))
@@ -121,17 +120,17 @@ def _unit(frames: Frames, cost: Cost) -> tuple[str, float]:
 
 def accuracy_against(frames: Frames, aim: Aim, cost: Cost) -> go.Figure:
     """Accuracy and the target: on each curve a mark where it is reached, or a cross at its end if it is not."""
-    figure = against(frames, "accuracy", cost, aim.variants)
+    figure = against(frames, aim.score, cost, aim.variants)
     if aim.target is None:
         return figure
     figures.level(figure, 100 * aim.target)
     _, size = _unit(frames, cost)
-    for variant, rows in of_each(frames.rounds.dropna(subset="accuracy"), aim.variants):
-        curve = display.over_seeds(rows, "round", [cost.along, "accuracy"])
+    for variant, rows in of_each(frames.rounds.dropna(subset=aim.score), aim.variants):
+        curve = display.over_seeds(rows, "round", [cost.along, aim.score])
         needed = cost.median(aim.seeds(variant))
         reached = math.isfinite(needed)
         at = needed if reached else curve[cost.along].iloc[-1]
-        height = np.interp(at, curve[cost.along], curve["accuracy"])
+        height = np.interp(at, curve[cost.along], curve[aim.score])
         if reached:
             height = max(height, aim.target)  # most seeds are there; the median of their accuracies may be lower
             down = {"dash": "dot", "width": 1.2, "hoverinfo": "skip", "showlegend": False, "name": None}
@@ -150,24 +149,24 @@ def accuracy_panels(frames: Frames) -> list[Panel]:
 
 
 def _accuracy(frames: Frames, aim: Aim) -> Panel:
+    title = TABLES["rounds"].columns[aim.score].title
     drawings = [
-        ("Accuracy against simulated time", partial(accuracy_against, frames, aim, TIME)),
-        ("Accuracy against rounds", partial(accuracy_against, frames, aim, ROUNDS)),
-        ("Accuracy against bytes", partial(accuracy_against, frames, aim, BYTES)),
+        (f"{title} against {spent}", partial(accuracy_against, frames, aim, cost))
+        for spent, cost in (("simulated time", TIME), ("rounds", ROUNDS), ("bytes", BYTES))
     ]
     if frames.has_client_accuracy:
         over = partial(against, frames, "client_accuracy", ROUNDS, aim.variants)
         drawings.append(("Client accuracy against rounds", over))
     columns = 2 if len(drawings) == 4 else 3
-    again = AGAIN + (BEFORE_EXITS if frames.summary["hybrid_accuracy"].notna().any() else "")
+    again = AGAIN.format(title) + (BEFORE_EXITS if frames.summary["hybrid_accuracy"].notna().any() else "")
     spread = f"({figures.over_seeds(frames.n_seeds, len(aim.variants) <= MAX_NARROW_BANDS)})."
     if aim.target is None:
-        return Panel("Accuracy", f"{again} {spread}", drawings, columns)
+        return Panel(title, f"{again} {spread}", drawings, columns)
     # Where the target comes from, and with which variant the others are compared.
     compared = Markup("")
     if aim.reference:
-        text = Markup("The target is {} of the best accuracy of {}, the baseline of speed-ups. ")
-        compared = text.format(accuracy(aim.share), aim.reference.html)
+        text = Markup("The target is {} of the best {} of {}, the baseline of speed-ups. ")
+        compared = text.format(accuracy(aim.share), in_words(aim.score), aim.reference.html)
     elif aim.baseline:
         text = Markup("The baseline of speed-ups is {}, the slowest variant that reaches the target. ")
         compared = text.format(aim.baseline.html)
@@ -182,6 +181,7 @@ forgetting_panels = Declared(
         "Performance gap against simulated time": partial(against, y="performance_gap", cost=TIME),
         "Performance gap against rounds": partial(against, y="performance_gap", cost=ROUNDS),
     },
+    when=lambda frames: frames.rounds["performance_gap"].notna().any(),
     words=bands(MAX_BANDS),
     columns=2,
 )
