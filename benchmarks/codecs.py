@@ -54,7 +54,7 @@ class Plain(SplitFedV2):
         smashed = yield send(smashed, c, SERVER)
         gradient = yield on(SERVER, self.server_step(round), part2, smashed)
         gradient = yield send(gradient, SERVER, c)
-        yield on(c, self.backward(round), part1, gradient)
+        yield on(c, self.backward(round, c), part1, gradient)
 
 
 def issue(method: SplitStep, times: int) -> Callable[[], None]:

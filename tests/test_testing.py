@@ -84,7 +84,7 @@ class Raw(SplitFedV1):
         smashed = yield send(smashed, c, SERVER)
         gradient = yield on(SERVER, self.server_step(round), part2, smashed)
         gradient = yield send(gradient, SERVER, c)
-        yield on(c, self.backward(round), part1, gradient)
+        yield on(c, self.backward(round, c), part1, gradient)
 
 
 class Lasting(SplitFedV2):

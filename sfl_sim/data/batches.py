@@ -21,6 +21,8 @@ from sfl_sim.rng import stream
 
 CROP_PADDING = 4
 Rest = Literal["keep", "drop", "carry"]
+PerClient = int | Sequence[int]
+"""A number for all clients, or one for each."""
 
 
 def check_augmentable(dataset: Dataset) -> None:
@@ -142,8 +144,8 @@ class ClientData:
 
     Args:
         shares: each client's sample indices into the training set.
-        batch_size: samples of a mini-batch.
-        local_epochs: passes over its samples that a client makes in a round.
+        batch_size: samples of a mini-batch, of all clients or of each.
+        local_epochs: passes over its samples that a client makes in a round, likewise.
         rest: treatment of the samples of an epoch that do not fill a mini-batch: a mini-batch of their own (`keep`),
             none (`drop`), or they come first in the next epoch (`carry`): a client with n samples then has
             T = max(1, floor(local_epochs n / batch_size)) full mini-batches of the concatenated epochs
@@ -156,8 +158,8 @@ class ClientData:
     """
 
     shares: Sequence[NDArray[np.int64]]
-    batch_size: int
-    local_epochs: int = 1
+    batch_size: PerClient
+    local_epochs: PerClient = 1
     rest: Rest = "keep"
     seed: int = 0
     images: Images | None = None
@@ -168,7 +170,7 @@ class ClientData:
                 raise ScenarioError(
                     f"client {client} has {len(share)} samples, fewer than one whole batch (train.drop_last)",
                     key="train.batch_size",
-                    found=self.batch_size,
+                    found=self.size(client),
                     allowed=f"1 to {len(share)}",
                 )
 
@@ -181,11 +183,26 @@ class ClientData:
                     f"client {client} has {self.samples(client)} samples, so one of its batches holds a single sample, "
                     "which batch norm cannot train on; set train.drop_last, train.batches full or another size",
                     key="train.batch_size",
-                    found=self.batch_size,
+                    found=size,
                 )
 
     def __len__(self) -> int:
         return len(self.shares)
+
+    def size(self, client: int) -> int:
+        """Return the samples of one of the client's full mini-batches."""
+        return self.batch_size if isinstance(self.batch_size, int) else self.batch_size[client]
+
+    def passes(self, client: int) -> int:
+        """Return the passes over its samples that the client makes in a round, E_c."""
+        return self.local_epochs if isinstance(self.local_epochs, int) else self.local_epochs[client]
+
+    def common(self, key: str, method: str) -> int:
+        """Return `batch_size` or `local_epochs` of all clients. Raises ScenarioError if clients differ."""
+        value: PerClient = getattr(self, key)
+        if not isinstance(value, int):
+            raise ScenarioError(f"must be the same for all clients with {method}", key=f"train.{key}")
+        return value
 
     def samples(self, client: int) -> int:
         """Count the training samples that the client holds."""
@@ -194,15 +211,15 @@ class ClientData:
     def seen(self, client: int) -> int:
         """Count the training samples in the client's mini-batches of a round, repeated ones included."""
         if self.rest == "keep":
-            return self.local_epochs * self.samples(client)
+            return self.passes(client) * self.samples(client)
         return self.n_batches(client) * self._size(client)
 
     def n_batches(self, client: int, batch_size: int | None = None) -> int:
         """Count the client's mini-batches of a round, B_c (docs/methods/README.md#symbols)."""
-        samples, size = self.samples(client), batch_size or self.batch_size
+        samples, size, passes = self.samples(client), batch_size or self.size(client), self.passes(client)
         if self.rest == "carry":
-            return max(1, self.local_epochs * samples // size)
-        return self.local_epochs * (samples // size if self.rest == "drop" else -(-samples // size))
+            return max(1, passes * samples // size)
+        return passes * (samples // size if self.rest == "drop" else -(-samples // size))
 
     def mean_batches(self, clients: Sequence[int]) -> int:
         """Average the number of mini-batches of a round over `clients`, rounded to the nearest integer."""
@@ -210,8 +227,8 @@ class ClientData:
 
     def epochs(self, client: int, round: int) -> Iterator[list[Batch]]:
         """Yield a list of the mini-batches of each local epoch of the round; every epoch has its own random streams."""
-        batches, n = self.batches(client, round), self.n_batches(client)
-        ends = [epoch * n // self.local_epochs for epoch in range(self.local_epochs + 1)]
+        batches, n, passes = self.batches(client, round), self.n_batches(client), self.passes(client)
+        ends = [epoch * n // passes for epoch in range(passes + 1)]
         yield from (list(islice(batches, end - start)) for start, end in pairwise(ends))
 
     def _endless(
@@ -231,8 +248,8 @@ class ClientData:
 
     def _size(self, client: int, batch_size: int | None = None) -> int:
         """Samples of a full mini-batch; with `carry`, no more than the client has in a round."""
-        size = batch_size or self.batch_size
-        return min(size, self.local_epochs * self.samples(client)) if self.rest == "carry" else size
+        size = batch_size or self.size(client)
+        return min(size, self.passes(client) * self.samples(client)) if self.rest == "carry" else size
 
     def _bounds(self, client: int, batch_size: int | None = None) -> Iterator[tuple[int, int]]:
         """Yield the first and the end of each mini-batch among a client's samples, epoch after epoch without end."""

@@ -14,6 +14,7 @@ from sfl_sim.data.loading import Dataset
 from sfl_sim.engine.estimate import SecondsPerSample
 from sfl_sim.engine.initial import starting
 from sfl_sim.engine.losses import build_loss
+from sfl_sim.engine.optimisation import counts_of_clients, one_batch_size, optimisation
 from sfl_sim.engine.participation import round_size
 from sfl_sim.engine.registry import find_codec, find_method, find_model, find_order, method_options
 from sfl_sim.errors import ScenarioError
@@ -27,6 +28,7 @@ from sfl_sim.models.lora import Lora
 from sfl_sim.models.network import Network, Unweighted
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.zoo import is_weightless, network
+from sfl_sim.ops import SERVER
 from sfl_sim.rng import stream
 from sfl_sim.scenario.optional_sections import Availability, Noise
 from sfl_sim.scenario.sections import ClientCuts, Model, Scenario, Train
@@ -73,20 +75,22 @@ def build_method(
         net = Unweighted(net)
     elif scenario.model.init:
         net = starting(net, scenario.model.init)
-    data = _client_data(scenario, dataset, shares, net=net, device=device)
+    data = _client_data(scenario, dataset, shares, net=net, fleet=fleet, device=device)
     _check_error_feedback(scenario, round_cuts)
     wire = _wire(scenario, round_cuts)
     task = Task(
-        network=net, cuts=cuts, data=data, lr=train.lr, lr_decay=train.lr_decay, lr_min=train.lr_min,
-        optimizer=train.optimizer, momentum=train.momentum, weight_decay=train.weight_decay,
-        uniform_weights=train.agg_weights == "uniform",
+        network=net, cuts=cuts, data=data, **optimisation(train, fleet), uniform_weights=train.agg_weights == "uniform",
         label_counts=counts, label_names=dataset.label_names, seed=scenario.seed, device=device,
-        sample_s=SecondsPerSample(net, cuts, batch_size=train.batch_size, fleet=fleet, wire=wire),
+        sample_s=SecondsPerSample(net, cuts, data=data, fleet=fleet, wire=wire),
         participants=round_size(scenario.clients.participation, len(shares)),
         round_cuts=round_cuts, method=scenario.method.name, wire=wire,
     )  # fmt: skip
     method = kind(task, options)
     _check_defences(scenario, method)
+    if method.is_split:
+        method.optimiser(1, SERVER)
+    elif train.server:
+        raise ScenarioError(f"{scenario.method.name} trains nothing at a main server", key="train.server")
     return method
 
 
@@ -170,14 +174,19 @@ def check_targets(scenario: Scenario, dataset: Dataset) -> None:
 def _forward_settings(train: Train, label_bytes: int | None) -> ForwardSettings:
     return ForwardSettings(
         autocast=PRECISIONS[train.precision].autocast,
-        compiled_batch=train.batch_size if train.compile else None,
+        compiled_batch=one_batch_size(train, "train.compile") if train.compile else None,
         graphs=Graphs(train.max_graphs),
         label_bytes=label_bytes,
     )
 
 
 def _client_data(
-    scenario: Scenario, dataset: Dataset, shares: Sequence[Ints], net: Network, device: torch.device | None
+    scenario: Scenario,
+    dataset: Dataset,
+    shares: Sequence[Ints],
+    net: Network,
+    fleet: Fleet,
+    device: torch.device | None,
 ) -> ClientData:
     train, augment = scenario.train, scenario.data.augment
     if augment:
@@ -187,7 +196,12 @@ def _client_data(
     )
     rest: Rest = "carry" if train.batches == "full" else "drop" if train.drop_last else "keep"
     data = ClientData(
-        shares, train.batch_size, train.local_epochs, rest=rest, seed=scenario.seed, images=images or None
+        shares,
+        counts_of_clients(train.batch_size, fleet, "train.batch_size"),
+        counts_of_clients(train.local_epochs, fleet, "train.local_epochs"),
+        rest=rest,
+        seed=scenario.seed,
+        images=images or None,
     )
     if net.needs_batches_of_two:
         data.check_no_single()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from sfl_sim.data.batches import ClientData
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Replica
@@ -23,18 +24,18 @@ class SecondsPerSample:
         asked: True once an estimate has been asked for, so that operations depend on the clients' speeds.
     """
 
-    def __init__(self, network: Network, cuts: Sequence[int], batch_size: int, fleet: Fleet, wire: Wire) -> None:
+    def __init__(self, network: Network, cuts: Sequence[int], data: ClientData, fleet: Fleet, wire: Wire) -> None:
         self.asked = False
         self._wire = wire
         self._part1 = cache(lambda cut: Replica(network.part(0, cut)))
         self._cuts = cuts
-        self._batch_size = batch_size
+        self._data = data
         self._fleet = fleet
 
     def __call__(self, c: int) -> float:
         """Give the seconds per sample of client `c`."""
         self.asked = True
-        batch_size, fleet, replica = self._batch_size, self._fleet, self._part1(self._cuts[c])
+        batch_size, fleet, replica = self._data.size(c), self._fleet, self._part1(self._cuts[c])
         part = replica.part
         numel = part.out_numel if part.n_parameters else 0  # no gradient comes down to frozen layers
         whole = Value("gradients", batch_size * numel * part.wire_dtype.itemsize, batch_size)

@@ -19,6 +19,7 @@ from sfl_sim.engine.checkpointing import ResumePoint, StoredRound
 from sfl_sim.engine.evaluation import Evaluator, own_metrics
 from sfl_sim.engine.layer_table import layer_table
 from sfl_sim.engine.leakage import Meter, check_leakage
+from sfl_sim.engine.optimisation import largest_batch
 from sfl_sim.engine.participation import check_survival
 from sfl_sim.engine.round_tables import client_table, round_row
 from sfl_sim.engine.rounds import Round, WalkedRound, joined
@@ -221,9 +222,9 @@ class Experiment:
     def check_device(self, device: torch.device) -> None:
         """Check that `device` can compute the scenario, and no slower; otherwise raises ScenarioError."""
         train = self.scenario.train
-        check_precision(train.precision, device, self.method.task.network, train.batch_size)
+        check_precision(train.precision, device, self.method.task.network, largest_batch(train))
         if train.compile:
-            if max(map(len, self.shares)) < train.batch_size:
+            if max(map(len, self.shares)) < largest_batch(train):
                 raise ScenarioError("no client has a whole mini-batch; only those are compiled", key="train.compile")
             check_compiler(device)
 
@@ -251,7 +252,7 @@ class Experiment:
     @property
     def batch_macs(self) -> float:
         """MACs of one mini-batch's forward pass through the whole network."""
-        return self.method.task.network.macs * self.scenario.train.batch_size
+        return self.method.task.network.macs * largest_batch(self.scenario.train)
 
     @property
     def timeline_digest(self) -> str:

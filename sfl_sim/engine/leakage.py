@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from sfl_sim.engine.build import check_rounds
+from sfl_sim.engine.optimisation import one_batch_size
 from sfl_sim.engine.setup import Setup
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
@@ -104,7 +105,7 @@ class Meter:
         self.method = method
         self.seed = scenario.seed
         self.n_labels = setup.dataset.n_labels
-        self.batch_size = scenario.train.batch_size
+        self.batch_size = one_batch_size(scenario.train, "report.leakage")
         self.cuts = self.method.task.cuts
         self.tokens = self.method.task.network.tokens
         assert self.method.data.images

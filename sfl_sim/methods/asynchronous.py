@@ -174,7 +174,7 @@ class Asynchronous(SplitStep):
     def train_whole(self, c: int, batches: Iterable[Batch], round: int) -> Flow:
         """Train the whole model, as in FedAvg."""
         (whole,) = self.parts
-        train = Train(self.optimiser(round))
+        train = Train(self.optimiser(round, c))
         copy = yield from self.wire.fetch(whole, c)
         for batch in batches:
             yield on(c, train, copy, batch)

@@ -18,10 +18,10 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Bundle, Joined, Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, ServerNode, Value, on, par, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Node, ServerNode, Value, on, par, send
 from sfl_sim.training.alternatives import Model
 from sfl_sim.training.deployed import Deployed
-from sfl_sim.training.optimisers import Adam, GradientRule, Optimiser, Sgd
+from sfl_sim.training.optimisers import GradientRule, Optimiser, optimiser_of
 from sfl_sim.training.steps import Average
 
 
@@ -42,8 +42,10 @@ class Task:
         sample_s: estimate of the seconds that a client needs for a sample of its own; for methods that suit their
             demands to the clients, not for timing.
         lr, lr_decay, lr_min: lr of round r (from 1) is max(lr * lr_decay^(r-1), lr_min).
-        optimizer, momentum, weight_decay: the local optimisers, alike on both sides: `sgd`, `nag` (SGD with Nesterov's
-            momentum), `adam` or `adamw`.
+        lr_schedule: gives the lr of a round from `lr` in place of this rule; None for none.
+        optimizer, momentum, weight_decay, clip_norm: the local optimisers, as `optimiser_of` takes them.
+        client_lr: lr of each client, in place of `lr`; empty if that is theirs.
+        server: what is different at the main server: `lr`, `optimizer`, `momentum`, `weight_decay`.
         uniform_weights: k_c = 1/n instead of |D_c| / sum |D| (docs/methods/README.md#symbols).
         wire: what messages are coded by.
         method: the method's name in the scenario, for errors.
@@ -56,9 +58,13 @@ class Task:
     lr: float = 0.05
     lr_decay: float = 1.0
     lr_min: float = 0.0
-    optimizer: str = "sgd"
+    lr_schedule: Callable[[float, int], float] | None = None
+    optimizer: str | Callable[..., torch.optim.Optimizer] = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
+    clip_norm: float | None = None
+    client_lr: Sequence[float] = ()
+    server: Mapping[str, Any] = field(default_factory=dict)
     uniform_weights: bool = False
     label_counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     label_names: Sequence[str] = ()
@@ -102,12 +108,22 @@ class Task:
                     replica.copy_bytes = replica.part.joined_bytes(self.participants or len(self.data))
         return parts
 
-    def optimiser(self, round: int) -> Optimiser:
-        """The local optimiser of a round."""
-        lr = max(self.lr * self.lr_decay ** (round - 1), self.lr_min)
-        if self.optimizer in ("adam", "adamw"):
-            return Adam(lr, weight_decay=self.weight_decay, decoupled=self.optimizer == "adamw")
-        return Sgd(lr, self.momentum, nesterov=self.optimizer == "nag", weight_decay=self.weight_decay)
+    def optimiser(self, round: int, node: Node | None = None) -> Optimiser:
+        """The local optimiser of a round at a client, by its number, or at the main server.
+
+        Raises ScenarioError if `node` is None, which stands for all of them, and the scenario lets them differ.
+        """
+        if node is SERVER and self.server:
+            if self.server.get("lr", self.lr) is None:
+                raise ScenarioError("is missing, where clients have rates of their own", key="train.server.lr")
+            return replace(self, server={}, client_lr=(), **self.server).optimiser(round)
+        if node is None and (self.server or self.client_lr):
+            key = "train.server" if self.server else "train.lr"
+            raise ScenarioError(f"must be the same for all nodes with {self.method}", key=key)
+        lr = self.client_lr[node] if isinstance(node, int) and self.client_lr else self.lr
+        lr = self.lr_schedule(lr, round) if self.lr_schedule else max(lr * self.lr_decay ** (round - 1), self.lr_min)
+        settings = {"weight_decay": self.weight_decay, "clip_norm": self.clip_norm}
+        return optimiser_of(self.optimizer, lr, self.momentum, **settings)
 
     def shares(self, clients: Sequence[int]) -> list[float]:
         """Aggregation weights k_c of `clients`; they add up to one."""
@@ -120,17 +136,20 @@ class Task:
 T = TypeVar("T")
 
 
-def once_a_round(make: Callable[[Any, int], T]) -> Callable[[Any, int], T]:
-    """Decorate a function of a method and a round, so that it makes one thing a round: it keeps the latest."""
+def once_a_round(make: Callable[..., T]) -> Callable[..., T]:
+    """Decorate a function of a method, a round and perhaps a node: it makes one thing a round, and keeps the latest."""
     name = f"_{make.__qualname__}"
 
     @wraps(make)
-    def kept(self: Any, round: int) -> T:
-        last_round, value = getattr(self, name, (None, None))
+    def kept(self: Any, round: int, *node: Any) -> T:
+        made: dict[Any, T]
+        last_round, made = getattr(self, name, (None, {}))
         if last_round != round:
-            value = make(self, round)
-            setattr(self, name, (round, value))
-        return value  # type: ignore[return-value]
+            made = {}
+            setattr(self, name, (round, made))
+        if node not in made:
+            made[node] = make(self, round, *node)
+        return made[node]
 
     return kept
 
@@ -180,7 +199,7 @@ class Method(ABC):
         ...         if c in self.before:
         ...             yield on(c, Average(), copy, [copy, self.before[c]], [1 - self.options.own, self.options.own])
         ...         for batch in self.data.batches(c, round):
-        ...             yield on(c, Train(self.optimiser(round)), copy, batch)  # takes time on the device
+        ...             yield on(c, Train(self.optimiser(round, c)), copy, batch)  # takes time on the device
         ...         yield on(c, Clip(1.0), copy)
         ...         sent = yield send(copy, c, AGGREGATOR)  # raises Lost if the client goes away meanwhile
         ...         self.before[c] = yield send(copy, c, c)  # a copy in no time: nothing leaves the node
@@ -284,9 +303,9 @@ class Method(ABC):
         return cls.is_split
 
     @once_a_round
-    def optimiser(self, round: int) -> Optimiser:
-        """The local optimiser of a round, with the method's rule."""
-        return replace(self.task.optimiser(round), rule=self.rule)
+    def optimiser(self, round: int, node: Node | None = None) -> Optimiser:
+        """The local optimiser of a round, with the method's rule; `node` as for `Task.optimiser`."""
+        return replace(self.task.optimiser(round, node), rule=self.rule)
 
     def average(
         self, node: ServerNode, state: Replica | Bundle, copies: Sequence[Replica | Bundle], clients: Sequence[int]

@@ -25,8 +25,7 @@ class FedAvg(Method, regular=True, survives=True):
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """w <- sum_c k_c w_c, with w_c trained from w on the client's own data."""
-        train = Train(self.optimiser(round))
-        copies = yield par({c: self.client(c, round, train) for c in clients})
+        copies = yield par({c: self.client(c, round, Train(self.optimiser(round, c))) for c in clients})
         yield from self.average(AGGREGATOR, self.whole, list(copies.values()), list(copies))
 
     def client(self, c: int, round: int, train: Train) -> Flow:

@@ -11,6 +11,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task, once_a_round
 from sfl_sim.methods.server_copies import HostOptions, ServerCopies, host_rule
 from sfl_sim.models.replica import Replica
+from sfl_sim.ops import Node
 from sfl_sim.training.optimisers import Optimiser, Sgd
 
 
@@ -35,8 +36,8 @@ class FedNAG(ServerCopies, regular=True, survives=True):
         self.pieces = [Replica(piece.part, piece.content, has_velocity=True) for piece in self.pieces]
 
     @once_a_round
-    def optimiser(self, round: int) -> Optimiser:
+    def optimiser(self, round: int, node: Node | None = None) -> Optimiser:
         """The host's, with Nesterov's momentum: w <- w - eta (g + beta v)."""
-        usual = super().optimiser(round)
+        usual = super().optimiser(round, node)
         assert isinstance(usual, Sgd)
         return replace(usual, nesterov=True)

@@ -104,7 +104,7 @@ class Harmony(Exits, survives=True):
         self, c: int, w: Bundle, theta: Bundle, batches: tuple[Batch, Batch], route: Route, round: int
     ) -> Flow:
         """One local step: two views go up, an embedding comes down, and each side's gradient goes to the other."""
-        options, optimiser = self.options, self.optimiser(round)
+        options, optimiser = self.options, self.optimiser(round, c)
         b1, b2 = batches
         w_pp = yield from self.adapted(c, w, b2 if options.cross_batch else b1)
         z_pp = yield on(c, ExitForward(options.gamma_loss), w_pp, b1)
@@ -120,7 +120,7 @@ class Harmony(Exits, survives=True):
         embedding = yield send(self.wire.coded_down(embedding, [trunk], *ids), SERVER, c)
         gradient = yield on(c, Assess(optimiser, self.server_share), w, embedding, z_pp)
         gradient = yield send(self.wire.returned(gradient, embedding, trunk, None), c, SERVER)
-        align = Align(optimiser, route, options.csa_weight, options.csa_margin, options.csa_l2norm)
+        align = Align(self.optimiser(round, SERVER), route, options.csa_weight, options.csa_margin, options.csa_l2norm)
         gradient = yield on(SERVER, align, theta, gradient)
         gradient = yield send(self.wire.returned(gradient, views, phi, None), SERVER, c)
         yield on(c, Outer(optimiser), w, w_pp, gradient)

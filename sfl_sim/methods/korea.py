@@ -98,6 +98,7 @@ class Korea(Method, survives=True):
         options = self.options
         self.depends_on_time = options.patience_s is not None
         self.forgets_lost = options.proportion == "off"
+        self.local_epochs = task.data.common("local_epochs", task.method)
         if options.adapts and not options.p_min <= options.p0 <= P_MAX:
             problem, allowed = "is not within its bounds", f"{options.p_min:g} (p_min) to {P_MAX:g}"
             raise ScenarioError(problem, key="method.p0", found=options.p0, allowed=allowed)
@@ -222,7 +223,7 @@ class Korea(Method, survives=True):
 
     def minibatch(self, branch: Branch, c: int, part1: Replica, batch: Batch, round: int) -> Flow:
         """Train both parts on one mini-batch; the server adds the rows of assistants that belong to it."""
-        optimiser, knowledge = self.optimiser(round), []
+        optimiser, knowledge = self.optimiser(round, SERVER), []
         smashed = yield on(c, Forward(), part1, batch)
         smashed = yield from self.wire.upload(smashed, part1.part, batch, c, round)
         if c in self.requests:
@@ -233,7 +234,7 @@ class Korea(Method, survives=True):
         else:
             gradient = yield on(SERVER, Train(optimiser), branch.part2, smashed)
         gradient = yield from self.wire.download(gradient, smashed, part1, c, round)
-        yield on(c, Backward(optimiser), part1, gradient)
+        yield on(c, Backward(self.optimiser(round, c)), part1, gradient)
 
     def tell_norm(self, part1: Replica, c: int) -> Flow:
         """Let the client tell its part of the squared gradient norm (6)."""
@@ -258,7 +259,7 @@ class Korea(Method, survives=True):
                 return
             total += number
         if sums:
-            self.norm = self.optimiser(round).lr * total / len(sums) / self.data.local_epochs
+            self.norm = self.optimiser(round, SERVER).lr * total / len(sums) / self.local_epochs
             self.norms.append(self.norm)
             self.next_p = min(max(next_proportion(self.p, self.norms), self.options.p_min), P_MAX)
 

@@ -49,6 +49,7 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.depends_on_time = self.options.batch_regulation == "time"
+        self.batch_size = task.data.common("batch_size", task.method)
         if self.options.batch_regulation == "time" and task.network.needs_batches_of_two and self.data.rest == "keep":
             problem = "needs train.drop_last or full train.batches: one sample, left over, is too few for batch norm"
             raise ScenarioError(problem, key="method.batch_regulation", found="time")
@@ -72,7 +73,7 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
 
     def batch_sizes(self, clients: Sequence[int]) -> dict[int, int]:
         """b_c = b_max, or with `batch_regulation` floor(b_max * min_j t_j / t_c), with t in seconds per sample."""
-        b_max = self.data.batch_size
+        b_max = self.batch_size
         if self.options.batch_regulation == "none":
             return dict.fromkeys(clients, b_max)
         sample_s = {c: self.task.sample_s(c) for c in clients}
@@ -94,9 +95,9 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
         smashed = yield par({c: self.forwards(c, part1s[c], batch, round) for c, batch in batches.items()})
         if not smashed:
             return set()
-        usual = self.optimiser(round)
-        merged = yield on(SERVER, TrainMerged(usual), self.part2, list(smashed.values()))
-        optimisers = {c: replace(usual, lr=usual.lr * (sizes[c] / self.data.batch_size)) for c in smashed}  # eta_c
+        merged = yield on(SERVER, TrainMerged(self.optimiser(round, SERVER)), self.part2, list(smashed.values()))
+        own = {c: self.optimiser(round, c) for c in smashed}
+        optimisers = {c: replace(own[c], lr=own[c].lr * (sizes[c] / self.batch_size)) for c in smashed}  # eta_c
         parts = dict(zip(smashed, dispatched(merged, [batches[c].samples for c in smashed]), strict=True))
         back = {c: self.wire.coded_gradient(part, smashed[c], self.part1.part, c, round) for c, part in parts.items()}
         done = yield par({c: self.backwards(c, part1s[c], gradient, optimisers[c]) for c, gradient in back.items()})

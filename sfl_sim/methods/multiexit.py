@@ -48,13 +48,12 @@ class MultiExit(Exits, regular=True, survives=True):
 
     def minibatch(self, c: int, model: Bundle, theta: Replica, batch: Batch, round: int) -> Flow:
         """Train phi, h and theta on one mini-batch by gamma l_C + (1 - gamma) l_S."""
-        optimiser = self.optimiser(round)
         phi = model.replicas[0]
         z = yield on(c, ExitForward(self.options.gamma_loss), model, batch)
         z = yield from self.wire.upload(z, phi.part, batch, c, round)
-        gradient = yield on(SERVER, Train(optimiser, share=self.server_share), theta, z)
+        gradient = yield on(SERVER, Train(self.optimiser(round, SERVER), share=self.server_share), theta, z)
         gradient = yield from self.wire.download(gradient, z, phi, c, round)
-        yield on(c, ExitBackward(optimiser), model, gradient)
+        yield on(c, ExitBackward(self.optimiser(round, c)), model, gradient)
 
 
 class SplitGPOptions(ExitOptions):

@@ -37,6 +37,7 @@ class SlowMo(ServerCopies, regular=True, survives=True):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.rule = host_rule(task, self.options)
+        self.optimiser(1)  # of which `merge` takes the rate, so that all nodes must have it
 
     def merge(self, round: int) -> MomentumAverage:
         """u <- beta_s u + (w - sum_c k_c w_c) / eta_r; w <- w - alpha_s eta_r u."""

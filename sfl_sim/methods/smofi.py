@@ -19,7 +19,7 @@ from sfl_sim.methods.server_copies import HostOptions, ServerCopies, Visit, host
 from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, occur, on, par, send, wait
 from sfl_sim.scenario.fields import OnlyWith
 from sfl_sim.training.fusion import Differentiate, Fuse, Fusion, TrainFused, Update
-from sfl_sim.training.optimisers import Optimiser, Sgd
+from sfl_sim.training.optimisers import OPTIMISERS, Foreign, Optimiser, Sgd
 from sfl_sim.training.steps import Average, Backward, Forward, MomentumAverage
 
 
@@ -63,11 +63,14 @@ class Smofi(ServerCopies, regular=True, survives=True):
                 key="model.cut",
                 found=sorted(set(task.cuts)),
             )
+        if self.options.fusion and isinstance(task.optimiser(1, SERVER), Foreign):
+            problem = "fuses momentum buffers, which an optimiser of your own does not show"
+            raise ScenarioError(problem, key="train.optimizer", allowed=OPTIMISERS)
         carries, key = self.options.fusion and self.options.carry_fused, "method.carry_fused"
         drawn = sorted(set(task.round_cuts))
         if carries and len(drawn) > 1:
             raise ScenarioError(f"needs one cut for all rounds, not a draw from {drawn}", key=key, found=True)
-        if carries and not isinstance(task.optimiser(1), Sgd):
+        if carries and not isinstance(task.optimiser(1, SERVER), Sgd):
             problem = "needs SGD: the step counters that correct Adam's averages begin anew every round"
             raise ScenarioError(problem, key=key, found=True)
 
@@ -84,7 +87,7 @@ class Smofi(ServerCopies, regular=True, survives=True):
     def steps(self, visits: Mapping[int, Visit], round: int) -> Flow:
         """Train all clients side by side while mbar is fused after each step tau; gives the clients that are lost."""
         _, W_s = self.parts[next(iter(visits.values())).cut]
-        optimiser = self.optimiser(round)
+        optimiser = self.optimiser(round, SERVER)
         now = Progress(visits, optimiser, Fusion(W_s, len(visits), optimiser, self.carried))
         flows = [(j, self.train(j, now, round)) for j in visits]
         if self.options.barrier == "relaxed":
@@ -120,7 +123,7 @@ class Smofi(ServerCopies, regular=True, survives=True):
             gradient = yield on(SERVER, train, visit.part2, smashed, now.fusion)
             yield occur(now.updated[j, tau])
         gradient = yield from self.wire.download(gradient, smashed, visit.part1, j, round)
-        yield on(j, Backward(now.optimiser), visit.part1, gradient)
+        yield on(j, Backward(self.optimiser(round, j)), visit.part1, gradient)
         if barrier == "paper":
             yield occur(now.passed[j, tau])
 

@@ -36,17 +36,17 @@ class SplitStep(Method):
         smashed = yield from self.wire.upload(smashed, part1.part, batch, c, visit)
         gradient = yield on(SERVER, self.server_step(round), part2, smashed)
         gradient = yield from self.wire.download(gradient, smashed, part1, c, visit)
-        yield on(c, self.backward(round), part1, gradient)
+        yield on(c, self.backward(round, c), part1, gradient)
 
     @once_a_round
     def server_step(self, round: int) -> Step:
         """The server's step on the smashed data."""
-        return Train(self.optimiser(round))
+        return Train(self.optimiser(round, SERVER))
 
     @once_a_round
-    def backward(self, round: int) -> Step:
+    def backward(self, round: int, c: int) -> Step:
         """The client's step from the gradient at the cut."""
-        return Backward(self.optimiser(round))
+        return Backward(self.optimiser(round, c))
 
 
 class SplitMethod(SplitStep):

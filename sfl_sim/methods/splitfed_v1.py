@@ -60,11 +60,11 @@ class SplitFedV1(ServerCopies, regular=True, survives=True):
         A client that is done uploads while the others go on.
         """
         while visits:
-            last = all(self.n_stretches(visit) == number for visit in visits.values())
+            last = all(self.n_stretches(c, visit) == number for c, visit in visits.items())
             trained = yield par({c: self.stretch(c, v, batches[c], number, last, round) for c, v in visits.items()})
             visits = {c: visits[c] for c in trained}
             yield from self.average_at(SERVER, visits, round)
-            done = {c for c, visit in visits.items() if self.n_stretches(visit) == number}
+            done = {c for c, visit in visits.items() if self.n_stretches(c, visit) == number}
             number += 1
             if last:
                 return done
@@ -75,9 +75,9 @@ class SplitFedV1(ServerCopies, regular=True, survives=True):
                 return {*uploaded.pop(None), *uploaded}
         return set()
 
-    def n_stretches(self, visit: Visit) -> int:
+    def n_stretches(self, c: int, visit: Visit) -> int:
         """Number of averages of part-2 in which a client takes part."""
-        return visit.n_batches if self.options.server_agg_every == "step" else self.data.local_epochs
+        return visit.n_batches if self.options.server_agg_every == "step" else self.data.passes(c)
 
     def stretch(self, c: int, visit: Visit, batches: Iterator[Batch], number: int, last: bool, round: int) -> Flow:
         """Train between two averages, with a new copy of part-2.
@@ -88,7 +88,7 @@ class SplitFedV1(ServerCopies, regular=True, survives=True):
         if number == 1:
             visit.part1 = yield from self.wire.fetch(part1, c)
         visit.part2 = yield send(part2, SERVER, SERVER)
-        start, end = (n * visit.n_batches // self.n_stretches(visit) for n in (number - 1, number))
+        start, end = (n * visit.n_batches // self.n_stretches(c, visit) for n in (number - 1, number))
         yield from self.batches(c, visit.part1, visit.part2, islice(batches, end - start), round)
         if last:
             yield from self.upload(c, visit, round)

@@ -56,9 +56,9 @@ class SplitFedV2(SharedServer, SplitMethod, regular=True, survives=True):
         yield from self.average(AGGREGATOR, self.part1, list(copies.values()), list(copies))
 
     @once_a_round
-    def backward(self, round: int) -> Backward:
+    def backward(self, round: int, c: int) -> Backward:
         """The client's step, without the penalty where that is on part-2 alone."""
-        return Backward(self.optimiser(round) if self.options.l2_on == "model" else self.task.optimiser(round))
+        return Backward((self if self.options.l2_on == "model" else self.task).optimiser(round, c))
 
     def current(self) -> list[Replica]:
         """The average of current part-1s, and part-2."""

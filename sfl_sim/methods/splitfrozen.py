@@ -80,7 +80,7 @@ class SplitFrozen(SplitMethod, survives=True):
         mailbox, batches = Mailbox(c, self.options.ahead), list(self.data.batches(c, round))
         n_sent = len(batches)
         if self.options.send_once:
-            n_sent = 0 if c in self.sent else n_sent // self.data.local_epochs
+            n_sent = 0 if c in self.sent else n_sent // self.data.passes(c)
         feed = self.feed(c, mailbox, batches[:n_sent], round)
         serve = self.serve(c, mailbox, batches[:n_sent], batches[n_sent:], round)
         yield par([mailbox.closing(feed), mailbox.closing(serve)])
@@ -102,7 +102,7 @@ class SplitFrozen(SplitMethod, survives=True):
         if self.options.send_once:
             self.sent.add(c)
         for batch in kept:
-            yield on(SERVER, TrainKept(self.optimiser(round)), self.part2, batch, self.kept[c])
+            yield on(SERVER, TrainKept(self.optimiser(round, SERVER)), self.part2, batch, self.kept[c])
 
     def job(self, c: int, smashed: Value, batch: Batch, round: int) -> On:
         """The server's step on one message; it is kept with `send_once`."""
@@ -110,12 +110,12 @@ class SplitFrozen(SplitMethod, survives=True):
             return on(SERVER, self.server_step(round), self.part2, smashed)
         if not batch.step:  # perhaps once more, if the client was lost
             self.kept[c] = State("kept activations")
-        return on(SERVER, TrainAndKeep(self.optimiser(round)), self.part2, smashed, batch, self.kept[c])
+        return on(SERVER, TrainAndKeep(self.optimiser(round, SERVER)), self.part2, smashed, batch, self.kept[c])
 
     @once_a_round
     def server_step(self, round: int) -> TrainAlone:
         """The server's step on the smashed data."""
-        return TrainAlone(self.optimiser(round))
+        return TrainAlone(self.optimiser(round, SERVER))
 
     def current(self) -> list[Replica]:
         """Part-1, which is everybody's, and part-2."""

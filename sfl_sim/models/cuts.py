@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.models.network import Network
 
 KEY = "model.cut.values"
+T = TypeVar("T")
 
 
 def cuts_at(network: Network, values: Sequence[int | str | float]) -> list[int]:
@@ -47,12 +49,21 @@ def client_cuts(
     if by == "random":
         drawn_cuts: list[int] = rng.choice(cuts, n_clients).tolist()
         return drawn_cuts
-    if len(cuts) > n_clients:
+    return by_speed(cuts, macs_per_s, KEY)
+
+
+def by_speed(values: Sequence[T], macs_per_s: Sequence[float], key: str) -> list[T]:
+    """Return the value of each client: groups of equal size or one client more, by device, the slowest first.
+
+    Raises ScenarioError with `key` for more values than clients.
+    """
+    n_clients = len(macs_per_s)
+    if len(values) > n_clients:
         raise ScenarioError(
-            "has more cuts than there are clients", key=KEY, found=len(cuts), allowed=f"1 to {n_clients}"
+            "has more values than there are clients", key=key, found=len(values), allowed=f"1 to {n_clients}"
         )
-    slowest_first = np.argsort(macs_per_s, kind="stable")
-    of_client = np.empty(n_clients, dtype=int)
-    for cut, group in zip(cuts, np.array_split(slowest_first, len(cuts)), strict=True):
-        of_client[group] = cut
-    return of_client.tolist()
+    of_client = [values[0]] * n_clients
+    for value, group in zip(values, np.array_split(np.argsort(macs_per_s, kind="stable"), len(values)), strict=True):
+        for client in group:
+            of_client[client] = value
+    return of_client

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 from sfl_sim.models.on_nan import rule_in_force
 from sfl_sim.models.part import Part
 
-STORED = ("flat", "buffers", "momentum", "variance", "n_steps", "start", "squared_norms", "statistics",
+STORED = ("flat", "buffers", "momentum", "variance", "n_steps", "start", "squared_norms", "foreign", "statistics",
           "product_errors", "draws")  # fmt: skip
 """Names of what in `Weights` outlives a step, besides frozen parameters."""
 
@@ -37,6 +37,7 @@ class Weights:
         "buffers",
         "draws",
         "flat",
+        "foreign",
         "frozen",
         "momentum",
         "n_steps",
@@ -58,6 +59,8 @@ class Weights:
         self.variance: Tensor | None = None
         """Running average of squared gradients; kept by `Adam` alone, as `n_steps` is."""
         self.n_steps: Tensor | None = None
+        self.foreign: list[dict[str, Any]] | None = None
+        """State of a user's own optimiser, by parameter; kept by `Foreign` alone."""
         self.start: Tensor | None = None
         """Value of `flat` before the round's first step; kept by `Proximal` alone."""
         self.squared_norms: Tensor | None = None
@@ -96,16 +99,16 @@ class Weights:
 
     def forget(self) -> None:
         """Drop the optimiser's state, as if no step had been taken."""
-        self.momentum = self.variance = self.n_steps = self.start = self.squared_norms = None
+        self.momentum = self.variance = self.n_steps = self.start = self.squared_norms = self.foreign = None
 
     @property
-    def beside_momentum(self) -> tuple[Tensor | None, ...]:
+    def beside_momentum(self) -> tuple[Any, ...]:
         """State of optimisers and their rules besides the momentum."""
-        return self.variance, self.n_steps, self.start, self.squared_norms
+        return self.variance, self.n_steps, self.start, self.squared_norms, self.foreign
 
     @beside_momentum.setter
-    def beside_momentum(self, kept: tuple[Tensor | None, ...]) -> None:
-        self.variance, self.n_steps, self.start, self.squared_norms = kept
+    def beside_momentum(self, kept: tuple[Any, ...]) -> None:
+        self.variance, self.n_steps, self.start, self.squared_norms, self.foreign = kept
 
     def copy(self, with_momentum: bool = False) -> Weights:
         """Copy the weights; the optimiser's state is new in every round (docs/methods/README.md#optimisers)."""

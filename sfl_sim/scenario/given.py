@@ -21,7 +21,10 @@ from sfl_sim.scenario.own_code import CODE, DATA, hand_over, keep_object
 
 SAMPLES, HOLDINGS = "data.factory", "data.partition"
 """Keys at which an object is data: samples with their labels, or a list of the sample indices of each client."""
-OBJECTS = {SAMPLES, "model.factory", "method", "method.name", "server.order", "train.on_round_end", "train.loss"}
+OBJECTS = {
+    SAMPLES, "model.factory", "method", "method.name", "server.order", "train.on_round_end", "train.loss",
+    "train.optimizer", "train.server.optimizer", "train.schedule", "train.schedule.kind",
+}  # fmt: skip
 """Keys at which an object may stand for a text, besides the metrics."""
 METRICS = "report.metrics."
 

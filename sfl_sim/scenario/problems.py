@@ -58,7 +58,8 @@ def problems(error: ValidationError, given: object, schema: Schema | None = None
         schema: JSON Schema of what `given` should be; None: of a scenario.
     """
     details = error.errors(include_url=False, include_input=False)[:_MAX_EXPLAINED]
-    found = [_problem(detail, given, schema or _scenario_schema()) for detail in details]
+    told = [_problem(detail, given, schema or _scenario_schema()) for detail in details]
+    found = list({str(problem): problem for problem in told}.values())  # a union fails once for each member
     keys = {problem.key for problem in found if problem.key}
     return [problem for problem in found if not any(key.startswith(f"{problem.key}.") for key in keys)]
 
@@ -89,7 +90,11 @@ def _problem(detail: ErrorDetails, given: object, root: Schema) -> ScenarioError
 
 
 def mismatch(key: str | None, found: object, schemas: list[Schema]) -> ScenarioError:
-    """Describe a value that fits none of `schemas`."""
+    """Describe a value that fits none of `schemas`; of one for all clients, without the ways to name each."""
+    if found is None or type(found) in (int, float):
+        is_of_each = any("items" in schema for schema in schemas)
+        numeric = [schema for schema in schemas if schema.get("type") in ("number", "integer", "null")]
+        schemas = numeric if is_of_each and numeric else schemas
     words = [choice for schema in schemas for choice in _choices(schema)]
     wanted = list(dict.fromkeys(_in_words(schema, found) for schema in schemas if not _choices(schema)))
     if isinstance(found, str) and words:

@@ -33,7 +33,7 @@ from sfl_sim.scenario.fields import (
     Unless,
 )
 from sfl_sim.scenario.given import spelled
-from sfl_sim.scenario.optional_sections import Availability, Leakage, Lora, Power, Privacy, Shared, Wire
+from sfl_sim.scenario.optional_sections import Availability, Coding, Leakage, Lora, Power, Privacy, Shared, Wire
 from sfl_sim.scenario.serving import Serving
 
 Cut = Count | Annotated[str, Field(min_length=1)] | Annotated[float, Field(gt=0, lt=1)]
@@ -269,6 +269,45 @@ class _OrName:
         return {"anyOf": [{"type": "string"}, handler(schema)]}
 
 
+class BySpeed(Section):
+    """Values by the speed of devices."""
+
+    by: Literal["device_speed"]
+    """The clients, ranked by device, form as many groups as there are values, the slowest first."""
+    values: Annotated[list[Positive], Field(min_length=1)]
+    """A value for each group."""
+
+
+Optimizer = Literal["sgd", "nag", "adam", "adamw"] | Annotated[str, Field(pattern=":")]
+
+
+class Schedule(Coding):
+    """Schedule of the learning rate by round: its kind alone, or a section with its options.
+
+    Options are the arguments of torch's scheduler; those that say how long it goes are all rounds unless given.
+    """
+
+    kind: Annotated[str, Field(min_length=1)]
+    """step, multi_step, constant, linear, exponential, polynomial, cosine or cosine_restarts, as
+    torch.optim.lr_scheduler has them; or one of your own: package.module:factor, where factor(round) gives the factor
+    on the rate."""
+    warmup_rounds: Natural = 0
+    """Rounds in which the rate first grows in equal steps to its full size."""
+
+
+class ServerTrain(Section):
+    """What is different where the main server trains; a key that is null is as for clients."""
+
+    lr: Positive | None = None
+    """Learning rate of the first round."""
+    optimizer: Optimizer | None = None
+    """Optimizer."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Momentum of SGD."""
+    weight_decay: NonNegative | None = None
+    """L2 penalty, or AdamW's decay."""
+
+
 class Train(Section):
     """Settings of training."""
 
@@ -279,10 +318,11 @@ class Train(Section):
     on_round_end: str | None = None
     """Function of your own: package.module:look, where look(round, experiment) is called after every round, and ends
     training by returning true. From Python also the function itself."""
-    batch_size: Count = 64
-    """Number of samples per mini-batch."""
-    local_epochs: Count = 1
-    """Number of passes of a client over its samples per round."""
+    batch_size: Count | Annotated[list[Count], Field(min_length=1)] | Table | BySpeed = 64
+    """Number of samples per mini-batch: one for all clients, a list of one for each, a CSV file, or a section, by the
+    speed of devices."""
+    local_epochs: Count | Annotated[list[Count], Field(min_length=1)] | Table | BySpeed = 1
+    """Number of passes of a client over its samples per round, as for batch_size."""
     loss: str | None = None
     """Loss: cross_entropy (one label, tokens, pixels), bce (a set of labels), mse, l1 or huber (numbers), or one of
     your own: package.module:loss, where loss(outputs, targets) gives the mean over a mini-batch; null means the first
@@ -295,18 +335,28 @@ class Train(Section):
     ignore_index: Natural | None = None
     """Token, or label of pixels, that is neither trained on nor counted in metrics, such as padding; null: none. Pixels
     of 255 never are."""
-    lr: Positive = 0.05
-    """Learning rate of the first round."""
+    lr: Positive | PerClient | BySpeed = 0.05
+    """Learning rate of the first round: one for all, a list of one for each client, a CSV file, or a section, by the
+    speed of devices; where clients differ, train.server has the server's."""
+    schedule: Schedule | None = None
+    """Learning rate by round: a kind of schedule, or a section with its options; null: as lr_decay says."""
     lr_decay: PositiveShare = 1.0
     """Factor on the learning rate after every round."""
     lr_min: Annotated[NonNegative, Unless("lr_decay", 1)] = 0.0
     """Lower bound of the decaying learning rate."""
-    optimizer: Literal["sgd", "nag", "adam", "adamw"] = "sgd"
-    """Optimizer of clients and server: SGD, SGD with Nesterov's momentum, Adam, or Adam with decoupled weight decay."""
+    optimizer: Optimizer = "sgd"
+    """Optimizer of clients and server: SGD, SGD with Nesterov's momentum, Adam, Adam with decoupled weight decay, or
+    one of your own: package.module:make, where make(parameters, lr=...) gives a torch.optim.Optimizer, such as its
+    class. From Python also the function itself."""
     momentum: Annotated[float, Field(ge=0, lt=1), OnlyWith("optimizer", "sgd", "nag")] = 0.0
     """Momentum of SGD; Adam has its default betas (0.9 and 0.999)."""
     weight_decay: NonNegative = 0.0
     """L2 penalty, or AdamW's decay."""
+    clip_norm: Positive | None = None
+    """Largest norm of a mini-batch's gradient, of the client's part and of the server's each by itself; a longer one is
+    scaled down; null: none is."""
+    server: ServerTrain | None = None
+    """What is different at the main server: a section; null: it trains as the clients do."""
     batches: Literal["epochs", "full"] = "epochs"
     """Mini-batches: those of each epoch by itself, or full ones, which are cut out of all local epochs in a row."""
     drop_last: Annotated[bool, OnlyWith("batches", "epochs")] = False
@@ -329,8 +379,15 @@ class Train(Section):
 
     @model_validator(mode="after")
     def _begins_above_the_lower_bound(self) -> Train:
-        if self.lr_min > self.lr:
+        if isinstance(self.lr, float) and self.lr_min > self.lr:
             raise ScenarioError("is above train.lr", key="lr_min", found=self.lr_min, allowed=f"up to {self.lr:g}")
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_rule_for_its_rate(self) -> Train:
+        if self.schedule and self.lr_decay != 1:
+            problem = "cannot be given together with train.schedule, whose kind exponential is the same rule"
+            raise ScenarioError(problem, key="lr_decay", found=self.lr_decay)
         return self
 
     @model_validator(mode="after")

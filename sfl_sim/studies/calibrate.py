@@ -13,6 +13,7 @@ from typing import Any, get_args
 import torch
 
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.optimisation import largest_batch
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
@@ -194,7 +195,7 @@ class _Trial:
         drawn = experiment.walk.participation.draw(1, experiment.setup.cyclic)
         clients = list(experiment.method.choose(1, drawn))[:budget]
         method = experiment.method
-        samples = self.scenario.train.batch_size * max(1, budget // len(clients))
+        samples = largest_batch(self.scenario.train) * max(1, budget // len(clients))
         data = replace(method.data, shares=[share[:samples] for share in method.data.shares], local_epochs=1)
         kind: type[Method] = type(method)
         experiment.walk.replace_method(kind(replace(method.task, data=data), method.options))

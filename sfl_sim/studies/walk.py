@@ -9,6 +9,7 @@ from typing import NamedTuple
 from sfl_sim.engine.build import build_clock, build_network
 from sfl_sim.engine.estimate import SecondsPerSample
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.optimisation import largest_batch, optimiser_kind
 from sfl_sim.engine.registry import find_method
 from sfl_sim.engine.rounds import WalkedRound
 from sfl_sim.models.network import Network, Unweighted
@@ -18,6 +19,7 @@ from sfl_sim.sim.clock import Plans
 from sfl_sim.sim.trace import NotPlannable
 from sfl_sim.system.fleet import Fleet, build_fleet
 from sfl_sim.training.memory import client_memory_bytes
+from sfl_sim.training.optimisers import optimiser_of
 
 
 def recut(experiment: Experiment, cuts: Sequence[int]) -> None:
@@ -30,7 +32,7 @@ def recut(experiment: Experiment, cuts: Sequence[int]) -> None:
     if network.lora and not method.trains_part1:  # whose adapters lie behind the cut
         network = build_network(experiment.scenario, experiment.dataset, above=max(cuts))
         network = Unweighted(network)
-    sample_s = SecondsPerSample(network, cuts, experiment.scenario.train.batch_size, experiment.fleet, task.wire)
+    sample_s = SecondsPerSample(network, cuts, task.data, experiment.fleet, task.wire)
     elsewhere = replace(task, network=network, cuts=list(cuts), round_cuts=(), sample_s=sample_s)
     experiment.walk.replace_method(type(method)(elsewhere, method.options))
 
@@ -41,9 +43,8 @@ def memory_bytes(scenario: Scenario, network: Network, cut: int) -> int:
     return client_memory_bytes(
         network,
         cut,
-        batch_size=train.batch_size,
-        optimizer=train.optimizer,
-        momentum=train.momentum,
+        batch_size=largest_batch(train),
+        n_moments=optimiser_of(optimiser_kind(train.optimizer, "train.optimizer"), 1.0, train.momentum).n_moments,
         trains=find_method(scenario.method.name).trains_part1,
     )
 

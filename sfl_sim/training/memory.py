@@ -14,15 +14,12 @@ from torch import Tensor, nn
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.lora import Adapter
 from sfl_sim.models.network import Network
-from sfl_sim.training.optimisers import Adam, Sgd
 
 SAMPLES = (2, 3)
 """Sizes of the mini-batches that are measured: batch norms may need two samples, and memory grows linearly."""
 
 
-def client_memory_bytes(
-    network: Network, cut: int, batch_size: int, optimizer: str, momentum: float, trains: bool = True
-) -> int:
+def client_memory_bytes(network: Network, cut: int, batch_size: int, n_moments: int, trains: bool = True) -> int:
     """Return the bytes that a client holds when the gradient of a mini-batch comes back to the layers 1 to `cut`.
 
     They are its weights and floating buffers, a gradient of the weights, the optimiser's moments (one with momentum,
@@ -38,7 +35,6 @@ def client_memory_bytes(
     """
     layers = network.layers[:cut]
     parameters, buffers = sum(layer.parameters for layer in layers), sum(layer.buffers for layer in layers)
-    moments = (Adam(1.0) if optimizer in ("adam", "adamw") else Sgd(1.0, momentum)).n_moments
     wire_dtype = network.forward_settings.autocast or network.dtype
     numels = [math.prod(network.input_shape), *(layer.out_numel for layer in layers)]
     if not trains or cut <= network.lowest:
@@ -48,7 +44,7 @@ def client_memory_bytes(
     gradient_bytes = batch_size * numels[-1] * wire_dtype.itemsize
     few, more = _kept_bytes(network)[:, cut - 1].tolist()
     kept_bytes = few + (batch_size - SAMPLES[0]) * (more - few)
-    trained_bytes = ((2 + moments) * parameters + buffers) * network.dtype.itemsize
+    trained_bytes = ((2 + n_moments) * parameters + buffers) * network.dtype.itemsize
     return int(trained_bytes + network.frozen_bytes(layers) + kept_bytes + gradient_bytes)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch.optim.adam import adam
@@ -31,12 +32,15 @@ class Optimiser(ABC):
 
     Attributes:
         rule: rule that changes the gradient before the step; None for none.
+        clip_norm: largest norm of the gradient, without weight decay, after the rule; a longer one is scaled down, as
+            by `torch.nn.utils.clip_grad_norm_`. None for no limit.
     """
 
     lr: float
     _: KW_ONLY
     weight_decay: float = 0.0
     rule: GradientRule | None = None
+    clip_norm: float | None = None
 
     @property
     @abstractmethod
@@ -55,6 +59,9 @@ class Optimiser(ABC):
             if is_admitted:
                 decay = self.rule(weights, self.weight_decay) if self.rule else self.weight_decay
                 is_admitted = self.rule is None or on_nan.admits(weights.grad)  # a rule may overflow
+            if is_admitted and self.clip_norm is not None:
+                norm = weights.grad.square().sum().sqrt()
+                weights.grad.mul_((self.clip_norm / (norm + 1e-6)).clamp(max=1.0))
             if is_admitted:
                 self._update(weights, decay)
             elif weights.statistics is not None:
@@ -117,6 +124,55 @@ class Adam(Optimiser):
             amsgrad=False, beta1=self.betas[0], beta2=self.betas[1], lr=self.lr, weight_decay=weight_decay,
             eps=self.epsilon, maximize=False, fused=True,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign(Optimiser):
+    """A user's own optimiser, whose state by parameter lives in the weights, as that of all others does.
+
+    Attributes:
+        make: makes a `torch.optim.Optimizer` of parameters, with arguments `lr` and, unless it is 0, `weight_decay`.
+    """
+
+    make: Callable[..., torch.optim.Optimizer]
+
+    @property
+    def n_moments(self) -> int:
+        """Number of tensors that it keeps of the size of a parameter."""
+        (state,) = self._stepped([torch.zeros(7, requires_grad=True)], [torch.ones(7)], 0.0, None)
+        return sum(isinstance(kept, torch.Tensor) and kept.numel() == 7 for kept in state.values())
+
+    def _update(self, weights: Weights, weight_decay: float) -> None:
+        parameters, gradients = (weights.part.views(flat) for flat in (weights.flat, weights.grad))
+        weights.foreign = self._stepped(parameters, gradients, weight_decay, weights.foreign)
+
+    def _stepped(
+        self, values: list[torch.Tensor], gradients: list[torch.Tensor], decay: float, states: list[Any] | None
+    ) -> list[Any]:
+        """Step the values in place; gives the state of each, from which the next step goes on."""
+        leaves = [value.detach().requires_grad_() for value in values]
+        optimiser = self.make(leaves, lr=self.lr, **({"weight_decay": decay} if decay else {}))
+        for leaf, gradient, state in zip(leaves, gradients, states or [None] * len(leaves), strict=True):
+            leaf.grad = gradient
+            if state is not None:
+                optimiser.state[leaf] = state
+        optimiser.step()
+        return [dict(optimiser.state[leaf]) for leaf in leaves]
+
+
+OPTIMISERS = ("sgd", "nag", "adam", "adamw")
+"""Names of the optimisers."""
+
+
+def optimiser_of(
+    kind: str | Callable[..., torch.optim.Optimizer], lr: float, momentum: float, **settings: Any
+) -> Optimiser:
+    """Make the optimiser of a name in `OPTIMISERS`, or a user's own; `momentum` is of SGD alone."""
+    if not isinstance(kind, str):
+        return Foreign(lr, kind, **settings)
+    if kind in ("adam", "adamw"):
+        return Adam(lr, decoupled=kind == "adamw", **settings)
+    return Sgd(lr, momentum, nesterov=kind == "nag", **settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,7 +258,7 @@ class Stack:
     def step(self, optimiser: Optimiser, replicas: Sequence[Replica]) -> None:
         """Run an optimiser step of all rows, which are `replicas`."""
         # A rule may need a replica as a whole, for example its norm.
-        if type(optimiser) is not Sgd or optimiser.rule or rule_in_force().skips:
+        if type(optimiser) is not Sgd or optimiser.rule or optimiser.clip_norm or rule_in_force().skips:
             for replica in replicas:
                 optimiser.step(replica.weights)
             return

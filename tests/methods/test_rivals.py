@@ -206,7 +206,7 @@ WORLD = {"macs_per_s": [1e5, 3e5, 7e5], "uplink_bps": [1e5, 4e4, 9e4], "downlink
 def test_the_estimate_is_what_a_lone_client_takes(network):
     """For a mini-batch, but for what the server computes; to frozen layers no gradient comes down."""
     work, world = task([4, 4, 4], cut=2, device=None, **network), fleet(3, **WORLD)
-    estimate = SecondsPerSample(work.network, work.cuts, 4, world, work.wire)
+    estimate = SecondsPerSample(work.network, work.cuts, work.data, world, work.wire)
     for c in range(3):
         *_, rows = simulate("mergesfl", work, 1, world=world, clients=[c], include_model_exchange=False)
         server = rows[rows["node"] == b"server"]

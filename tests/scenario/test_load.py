@@ -164,7 +164,7 @@ def test_an_option_of_another_kind_of_partition_comes_with_the_kind(write):
     [
         ("train.lr", "--set: must be KEY=VALUE (found 'train.lr')"),
         ("=3", "--set: must be KEY=VALUE (found '=3')"),
-        ("train.lr=fast", "--set: train.lr: must be a number above 0 (found 'fast')"),
+        ("train.weight_decay=fast", "--set: train.weight_decay: must be a number of at least 0 (found 'fast')"),
         ("train.lr=", "--set: train.lr: must be a number above 0, but is empty"),
         (
             "model.cut=[1",
