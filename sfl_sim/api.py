@@ -35,6 +35,7 @@ from sfl_sim.store.reading import file_of, read_entries, read_table
 from sfl_sim.store.schema import Kind, tables
 from sfl_sim.studies.advise import Advice, Criteria, find_advice
 from sfl_sim.studies.launch import TrialsFailed
+from sfl_sim.studies.loggers import Log, logging
 from sfl_sim.studies.privacy import attacked
 from sfl_sim.studies.reprice import Repricing
 from sfl_sim.studies.serve import ServedStudy
@@ -59,6 +60,8 @@ __all__ = [
     "serve",
     "whatif",
 ]
+
+RoundEnd = Callable[[Round, Experiment], object]
 
 
 def _table(name: str, about: str) -> cached_property[pd.DataFrame]:
@@ -206,7 +209,8 @@ def run(
     *,
     overrides: Overrides = (),
     data: Any = None,
-    on_round_end: Callable[[Round, Experiment], object] | None = None,
+    on_round_end: RoundEnd | list[RoundEnd] | None = None,
+    log: Sequence[str | Log] = (),
     out: str | Path | None = None,
     jobs: int | None = 1,
     timing_only: bool = False,
@@ -226,7 +230,9 @@ def run(
             values may be Python objects: arrays and frames for lists, and your own model, method, order, ...
         overrides: `key=value` texts, or a mapping from dotted keys to values, which may be Python objects.
         data: data of your own: (x_train, y_train, x_test, y_test) as arrays or tensors, or two torch data sets.
-        on_round_end: function of your own that is called after every round, and ends training by returning true.
+        on_round_end: functions of your own that are called after every round, and end training by returning true.
+        log: loggers of every round, live: `tensorboard=FOLDER`, `wandb=PROJECT`, `mlflow=STORE`, or functions of a
+            trial's name, the number of the round, and its numbers.
         out: the run's folder; by default `reports/<name>`, or the next free number.
         jobs: variants and seeds to run side by side; None: as many as pay, as `--jobs auto`.
         timing_only: simulate time without training.
@@ -257,7 +263,7 @@ def run(
     with permitted(Permission(allow_code)):
         given = {"data.factory": None if data is None else as_dataset(data), "train.on_round_end": on_round_end}
         study = training(_study(scenario, overrides, {key: each for key, each in given.items() if each is not None}))
-        with _shown(progress) as notify:
+        with _shown(progress) as shown, logging(log, shown) as notify:
             return Results(run_study(study, _place(out) if out else None, settings, notify).folder)
 
 

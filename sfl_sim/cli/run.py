@@ -48,6 +48,13 @@ def run(
         typer.Option(help="The cluster's address: auto or ray://...; by default, Ray is started on this machine."),
     ] = None,
     device: Device = "auto",
+    log: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=PLACE",
+            help="Log every round: tensorboard=FOLDER, wandb=PROJECT, mlflow=STORE, or package.module:function.",
+        ),
+    ] = [],
     plotly: Plotly = "embedded",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the report.")] = False,
     allow_code: AllowCode = False,
@@ -62,6 +69,7 @@ def run(
     from sfl_sim.engine.trial import Settings
     from sfl_sim.scenario.load import training
     from sfl_sim.studies.launch import TrialsFailed
+    from sfl_sim.studies.loggers import logging
     from sfl_sim.studies.train import run_study
 
     console = Terminal(stderr=True)
@@ -81,7 +89,7 @@ def run(
         show_calibration(study, settings, console, Terminal(soft_wrap=True))
         return
     failure = None
-    with progress(console, quiet) as notify:
+    with progress(console, quiet) as shown, logging(log, shown) as notify:
         try:
             outcome = run_study(study, out, settings, notify)
         except TrialsFailed as error:

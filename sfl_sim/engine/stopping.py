@@ -29,11 +29,8 @@ class Stopping:
     def __init__(self, train: Train) -> None:
         self.rules = train.stop
         self._best, self._best_round = -math.inf, 0
-        self._on_round_end: Callable[[Round, object], object] | None = None
-        if train.on_round_end is not None:
-            self._on_round_end = named(train.on_round_end, {}, "train.on_round_end")
-            if not callable(self._on_round_end):
-                raise ScenarioError("is no function", key="train.on_round_end", found=train.on_round_end)
+        given = train.on_round_end or []
+        self._on_round_end = [_function(path) for path in ([given] if isinstance(given, str) else given)]
 
     def why(
         self, round: Round, experiment: object, next_begins_s: Callable[[], float], *, is_new: bool = True
@@ -46,7 +43,7 @@ class Stopping:
             is_new: False if a resumed run takes the round over.
         """
         reason = self._by_rules(round.row, next_begins_s)
-        if self._on_round_end is not None and is_new and self._on_round_end(round, experiment):
+        if is_new and any(look(round, experiment) for look in self._on_round_end):  # all of them are called
             return SAYS_SO
         return reason
 
@@ -67,3 +64,10 @@ class Stopping:
         if rules.patience is not None and row["round"] - self._best_round >= rules.patience:
             return f"no better {name} in {rules.patience} rounds"
         return None
+
+
+def _function(path: str) -> Callable[[Round, object], object]:
+    look: Callable[[Round, object], object] = named(path, {}, "train.on_round_end")
+    if not callable(look):
+        raise ScenarioError("is no function", key="train.on_round_end", found=path)
+    return look

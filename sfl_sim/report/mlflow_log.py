@@ -65,7 +65,7 @@ def log_runs(folders: Sequence[Path], store: str) -> Tally:
         ScenarioError: a folder holds no complete run, MLflow is missing, or the store cannot be used.
     """
     runs = [load_unchanged(folder) for folder in dict.fromkeys(folders)]
-    client = _client(store)
+    client = mlflow_client(store)
     from mlflow.exceptions import MlflowException
 
     tally = Tally()
@@ -77,7 +77,8 @@ def log_runs(folders: Sequence[Path], store: str) -> Tally:
     return tally
 
 
-def _client(store: str) -> MlflowClient:
+def mlflow_client(store: str) -> MlflowClient:
+    """Open a store, a folder or a URI. Raises ScenarioError if that fails, or MLflow is missing."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # a server that is down is told in seconds
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")

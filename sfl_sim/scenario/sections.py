@@ -315,9 +315,9 @@ class Train(Section):
     """Number of rounds."""
     stop: Stop | None = None
     """Rules by which training ends earlier: a section; null: after the last round."""
-    on_round_end: str | None = None
-    """Function of your own: package.module:look, where look(round, experiment) is called after every round, and ends
-    training by returning true. From Python also the function itself."""
+    on_round_end: str | Annotated[list[str], Field(min_length=1)] | None = None
+    """Function of your own, or a list: package.module:look, where look(round, experiment) is called after every round,
+    and ends training by returning true. From Python also the function itself."""
     batch_size: Count | Annotated[list[Count], Field(min_length=1)] | Table | BySpeed = 64
     """Number of samples per mini-batch: one for all clients, a list of one for each, a CSV file, or a section, by the
     speed of devices."""

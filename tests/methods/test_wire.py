@@ -302,7 +302,10 @@ def test_mixed_precision_is_coded_from_its_own_type():
 def test_estimates_of_speed_know_the_codec():
     work = task(device=None)
     world = fleet(3, macs_per_s=1e12, uplink_bps=8.0, downlink_bps=8.0)
-    of = {codec: SecondsPerSample(work.network, work.cuts, work.data, world, Wire(codec, codec))(0) for codec in (None, Fp16())}
+    of = {
+        codec: SecondsPerSample(work.network, work.cuts, work.data, world, Wire(codec, codec))(0)
+        for codec in (None, Fp16())
+    }
     assert of[None] == pytest.approx(8 * 8 * 2 + 8)
     assert of[Fp16()] == pytest.approx(8 * 2 * 2 + 8)
 
