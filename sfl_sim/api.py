@@ -24,6 +24,9 @@ from sfl_sim.engine.rounds import Round
 from sfl_sim.engine.setup import forget
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
+from sfl_sim.report.frames import merge
+from sfl_sim.report.load import load as load_run
+from sfl_sim.report.results import results_table
 from sfl_sim.scenario.load import Overrides, Study, parse, read_overrides, training
 from sfl_sim.scenario.load import load as load_scenario
 from sfl_sim.scenario.own_code import Permission, permitted
@@ -105,6 +108,10 @@ class Results(_Stored):
     def summary(self) -> pd.DataFrame:
         """Headline figures: one row per variant and seed."""
         return pd.json_normalize(read_entries(self.folder, tables("run")["summary"]))
+
+    def to_latex(self) -> str:
+        """Return the table of results as LaTeX: medians over seeds, their spread, and the best in bold (booktabs)."""
+        return results_table(merge([load_run(self.folder)])).in_latex()
 
     def plot(self, against: Literal["time", "rounds", "bytes"] = "time") -> go.Figure:
         """Draw the accuracy of each variant against simulated time, rounds or bytes, as its page does.

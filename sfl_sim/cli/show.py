@@ -46,7 +46,8 @@ def report(
         Path | None, typer.Option(metavar="DIR", help="Also write tables and figures to this folder.")
     ] = None,
     format: Annotated[
-        list[str] | None, typer.Option(help="Formats of the export: csv (default), parquet, svg, pdf, or csv,svg ...")
+        list[str] | None,
+        typer.Option(help="Formats of the export: csv (default), parquet, tex, svg, pdf, or csv,svg ..."),
     ] = None,
     plotly: Plotly = "embedded",
     debug: Debug = False,

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from markupsafe import escape
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.display import plural
 from sfl_sim.report.frames import merge, titles
 from sfl_sim.report.load import IN_MEMORY, SUMMARY_NUMBERS, load_unchanged
-from sfl_sim.report.results import TO_TARGET
+from sfl_sim.report.results import TO_TARGET, results_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from sfl_sim.report.load import Run
     from sfl_sim.report.panel import Panel
 
-TABLES, FIGURES = ("csv", "parquet"), ("svg", "pdf")
+TABLES, FIGURES = ("csv", "parquet", "tex"), ("svg", "pdf")
 """Formats."""
 STORED = [name for name in IN_MEMORY if name != "summary"]
 """Tables that are given as they are stored."""
@@ -81,6 +80,8 @@ def export_runs(folders: Sequence[Path], out: Path, formats: Sequence[str]) -> E
                 table.to_csv(staging / f"{name}.csv", index=False)
             if "parquet" in chosen:
                 table.to_parquet(staging / f"{name}.parquet", index=False)
+        if "tex" in chosen:
+            (staging / "results.tex").write_text(results_table(merge(runs)).in_latex(), encoding="utf-8")
         written = _names(staging)
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -152,7 +153,7 @@ SCALE = PAPER_PT / 72 * 96 / PAGE_PX
 """Figures are laid out as on the page and then scaled, so that its text has the usual size on paper."""
 SINGLE_IN, DOUBLE_IN = 3.4, 7.0
 """Widths of one column and of two in most journals."""
-TITLE_PX, LEGEND_PX = 14, 12
+LEGEND_PX = 12
 LINE = 1.3
 """Height of a line of text, in letters."""
 LETTER = 0.55
@@ -215,7 +216,7 @@ def drawings(shown: Sequence[Panel]) -> Iterator[ForPaper]:
             name = file_name(panel.title, heading)
             name = next(free for n in count(1) if (free := f"{name}-{n}" if n > 1 else name) not in taken)
             taken.add(name)
-            yield ForPaper(name, for_paper(figure, escape(panel.title), escape(heading), width_in))
+            yield ForPaper(name, for_paper(figure, width_in))
 
 
 def file_name(title: str, heading: str) -> str:
@@ -224,27 +225,22 @@ def file_name(title: str, heading: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", html.unescape(f"{title} {variant[1] if variant else heading}").lower()).strip("-")
 
 
-def for_paper(figure: go.Figure, title: str, heading: str, width_in: float) -> go.Figure:
-    """Give a figure of the page the title and the legend that stand beside it there, on white, `width_in` inches wide.
+def for_paper(figure: go.Figure, width_in: float) -> go.Figure:
+    """Give a figure of the page the legend that stands beside it there, on white, `width_in` inches wide.
 
-    Its plots are no lower than they were: above them, title and legend have room of their own.
+    It has no title: a paper has captions, and the file's name says what it shows. Its plots are no lower than they
+    were: above them, the legend has room of its own.
     """
     width_px = round(width_in * 96 / SCALE)
-    lines = [line for text in (title, heading) for line in wrapped(text, _letters(width_px - 2 * GAP_PX, TITLE_PX))]
-    title_px = GAP_PX + len(lines) * TITLE_PX * LINE
     legend_px = _add_legend(figure, width_px)
     margin = figure.layout.margin
     has_subtitles = any(note.yref == "paper" for note in figure.layout.annotations)
-    above_px = title_px + legend_px + (margin.t if has_subtitles else GAP_PX)
+    above_px = GAP_PX + legend_px + (margin.t if has_subtitles else GAP_PX)
     height_px = round(above_px + max(figure.layout.height - margin.t + PAGE_PX, legend_px + AXIS_PX))
     figure.update_layout(
         width=width_px, height=height_px, paper_bgcolor="white", plot_bgcolor="white", font_family=FONT,
         margin={"t": above_px, "b": 2 * GAP_PX, "l": 2 * GAP_PX, "r": 2 * GAP_PX},
-        title={
-            "text": "<br>".join(lines), "font_size": TITLE_PX, "xanchor": "left", "x": GAP_PX / width_px,
-            "yref": "container", "yanchor": "bottom", "y": 1 - (GAP_PX + TITLE_PX) / height_px,  # of the first line
-        },
-        legend={"x": GAP_PX / width_px, "y": 1 - title_px / height_px},
+        legend={"x": GAP_PX / width_px, "y": 1 - GAP_PX / height_px},
     )  # fmt: skip
     figure.update_xaxes(title_font_size=PAGE_PX).update_yaxes(title_font_size=PAGE_PX)
     for axis in figure.select_xaxes(lambda axis: axis.title.text):

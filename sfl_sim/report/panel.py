@@ -86,6 +86,36 @@ class Table:
             table.add_row(*map(_two_lines, row))
         return table
 
+    def in_latex(self) -> str:
+        """The table as LaTeX, with the rules of the package booktabs; the best of each column is bold."""
+        lines = [
+            rf"\begin{{tabular}}{{l{'r' * (len(self.titles) - 1)}}}",
+            r"\toprule",
+            " & ".join(map(_latex, self.titles)) + r" \\",
+            r"\midrule",
+        ]
+        for heading, *cells in self.rows:
+            texts = [_latex(heading.text)]
+            for cell, best in zip(cells, self.best[1:], strict=True):
+                text = _latex(cell.text)
+                text = rf"\textbf{{{text}}}" if cell.text == best else text
+                texts.append(f"{text} {_latex(cell.below)}".rstrip())
+            lines.append(" & ".join(texts) + r" \\")
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+LATEX = {
+    "\\": r"\textbackslash{}", **{sign: rf"\{sign}" for sign in "&%$#_{}"}, "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}", "±": r"$\pm$", "×": r"$\times$", "−": "$-$", "–": "--", "<": "$<$", ">": "$>$",
+    "²": "$^2$", "µ": r"$\mu$", "\xa0": "~", "∞": r"$\infty$", "≤": r"$\le$", "≥": r"$\ge$",
+}  # fmt: skip
+"""What LaTeX reads otherwise than it looks."""
+
+
+def _latex(text: str) -> str:
+    """Text for LaTeX, without the mark that begins a variant's name."""
+    return "".join(LATEX.get(letter, letter) for letter in plain(text).removeprefix("●").strip())
+
 
 def _best(column: Sequence[Cell]) -> str | None:
     candidates = [cell for cell in column if not math.isnan(cell.merit)]

@@ -18,12 +18,15 @@ from command import sfl_sim
 from markupsafe import Markup
 from synthetic_run import World, write_run
 
+from sfl_sim.api import Results
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report import export, style
 from sfl_sim.report.export import export_runs, tables
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.pages.run import panels
+from sfl_sim.report.panel import Cell, Table
+from sfl_sim.report.results import results_table
 
 
 def test_results_are_medians_and_deviations_of_the_seeds(run_folder: Path) -> None:
@@ -142,9 +145,31 @@ def test_a_figure_for_paper_has_a_name_of_its_own_is_white_and_names_everything_
         shown = [trace.name for trace in figure.data if trace.name and trace.showlegend is not False]
         assert len(shown) == len(set(shown))
         assert bool(shown) == figure.layout.showlegend
-        assert figure.layout.title.text
+        assert figure.layout.title.text is None  # a paper has captions
         assert figure.layout.paper_bgcolor == "white"
         assert round(figure.layout.width * export.SCALE / 96, 1) in (export.SINGLE_IN, export.DOUBLE_IN)
+
+
+def test_the_table_of_results_is_latex(small_folder: Path, tmp_path: Path) -> None:
+    export.export_runs([small_folder], tmp_path / "out", ["tex"])
+    text = (tmp_path / "out" / "results.tex").read_text()
+
+    table = results_table(merge([load(small_folder)]))
+    assert text == table.in_latex() == Results(small_folder).to_latex()
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len(rows) == 1 + len(table.rows)
+    assert all(row.count(" & ") == len(table.titles) - 1 for row in rows)
+    assert r"\textbf{" in text
+    assert not re.search(r"(?<!\\)[%_#]", text)
+
+
+def test_a_name_that_latex_reads_otherwise_is_escaped() -> None:
+    table = Table(["Variant", "A (%)"], [[Cell("50 % & a_b^2 {~} \\x"), Cell("1.0", "± 0.1", 1.0)]])
+
+    assert (
+        r"50 \% \& a\_b\textasciicircum{}2 \{\textasciitilde{}\} \textbackslash{}x & 1.0 $\pm$ 0.1 \\"
+        in table.in_latex()
+    )
 
 
 def test_no_result_changes_the_name_of_a_file(frames: Frames) -> None:
@@ -174,7 +199,7 @@ CHROME = any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome",
 
 
 @pytest.mark.skipif(not CHROME, reason="no Chrome or Chromium is installed")
-def test_figures_are_drawn_with_title_axes_and_legend(
+def test_figures_are_drawn_with_axes_and_legend(
     frames: Frames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("kaleido")
@@ -187,8 +212,8 @@ def test_figures_are_drawn_with_title_axes_and_legend(
     assert {path.suffix for path in tmp_path.iterdir()} == {".svg", ".pdf"}
     drawn = ET.parse(tmp_path / "forgetting-performance-gap-against-rounds.svg").getroot()
     text = " ".join(drawn.itertext())
-    for word in ("Forgetting", "Performance gap against rounds", "performance gap (points)", "hydra, cyclic"):
-        assert word in text
+    assert "performance gap (points)" in text
+    assert "hydra, cyclic" in text
     assert float(drawn.attrib["width"]) / 96 == pytest.approx(export.SINGLE_IN, abs=0.01)
     assert (tmp_path / "forgetting-performance-gap-against-rounds.pdf").read_bytes().startswith(b"%PDF")
 
