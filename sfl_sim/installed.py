@@ -20,6 +20,13 @@ from typing import Any
 from sfl_sim.errors import ScenarioError, own_place
 
 KINDS = ("methods", "orders", "codecs", "models", "datasets")
+LIBRARIES = ("torchvision", "timm")
+"""Packages whose models have names of their own: `torchvision:resnet18`."""
+
+
+def is_of_library(model: str | None) -> bool:
+    """Return True for the name of a library with one of its models."""
+    return model is not None and model.partition(":")[0] in LIBRARIES and ":" in model
 
 
 @cache

@@ -27,6 +27,7 @@ from sfl_sim.cli.app import (
     say_page,
 )
 from sfl_sim.errors import ScenarioError, blamed_on
+from sfl_sim.installed import is_of_library
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -272,9 +273,11 @@ def model(
     labels = n_labels or usual_labels
     table = None if is_stored else stored_table(name, shape, labels)
     if table is None:
-        given = {"name": "hf", "path": name} if is_stored else {"factory": name} if ":" in name else {"name": name}
+        is_code = ":" in name and not is_of_library(name)
+        given = {"name": "hf", "path": name} if is_stored else {"factory" if is_code else "name": name}
         table = _priced(given, shape, labels)
-    *_, scores = table["out_shape"].iloc[-1].split("x")
+    sizes = table["out_shape"].iloc[-1].split("x")
+    scores = sizes[0] if len(sizes) == 3 else sizes[-1]  # of each pixel, or of each token
     Terminal(soft_wrap=True).print(layers_in_terminal(table.assign(model=name), shape, int(scores)))
 
 

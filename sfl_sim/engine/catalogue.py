@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.installed import KINDS, installed
+from sfl_sim.installed import KINDS, installed, is_of_library
 from sfl_sim.scenario.load import Study
 from sfl_sim.scenario.optional_sections import SHORT
 from sfl_sim.scenario.schema import Schema
@@ -115,7 +115,8 @@ def check_names(study: Study) -> None:
                 if (profile := _value(scenario, key)) is not None and (kind, profile) != ("costs", MACS):
                     find(kind, profile, key)
             _check("methods", "method.name", scenario.method.name, scenario.method.options)
-            _check("models", "model.name", scenario.model.name)
+            if not is_of_library(scenario.model.name):
+                _check("models", "model.name", scenario.model.name)
             _check("datasets", "data.name", scenario.data.name)
             _check("orders", "server.order", scenario.server.order)
             for way in ("up", "down", "update"):

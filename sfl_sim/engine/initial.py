@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, remove_parametrizations
 
 from sfl_sim.errors import ScenarioError, in_short
+from sfl_sim.installed import is_of_library
 from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.lora import Lora, adapt
 from sfl_sim.models.network import Network
@@ -74,9 +75,10 @@ def _merged(weights: dict[str, Tensor], module: nn.Sequential, trained: Scenario
 
 def model_files(model: Model, weights: bool) -> list[Path]:
     """Return the files that a scenario names by their folders: a config, and the initial weights if they are wanted."""
-    stored = HuggingFace(model.path) if model.path else None
+    stored = HuggingFace(model.path) if model.path and model.name == "hf" else None
     files = [stored.config] if stored else []
     if weights:
+        files += [Path(model.path).expanduser()] if model.path and is_of_library(model.name) else []
         files += stored.weight_files if stored else []
         files += [_final_model(model.init.run)] if model.init and model.init.run else []
     return files

@@ -8,15 +8,14 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 import pydantic
-from torch import nn
 
 from sfl_sim.engine.catalogue import NO_NAME, choices, unknown_option
 from sfl_sim.errors import ScenarioError
-from sfl_sim.installed import find, imported
+from sfl_sim.installed import find, imported, is_of_library
 from sfl_sim.methods import METHODS, Method
 from sfl_sim.models.hugging_face import HuggingFace
-from sfl_sim.models.network import Builder
-from sfl_sim.models.zoo import as_builder
+from sfl_sim.models.libraries import LibraryModel
+from sfl_sim.models.zoo import Given, as_builder
 from sfl_sim.scenario.load import Study, value_of
 from sfl_sim.scenario.optional_sections import SHORT, Coding, Wire
 from sfl_sim.scenario.own_code import find_object, is_object, require_permission
@@ -49,16 +48,20 @@ def named(name: str, table: Mapping[str, Any], key: str, kind: str = "") -> Any:
     return imported(EntryPoint(name, name, kind), key)
 
 
-def find_model(model: Model) -> str | Builder | nn.Sequential:
-    """Return a name of the zoo, a folder's or a user's own model, for `zoo.network`; or raise ScenarioError."""
+def find_model(model: Model) -> Given:
+    """Return a name of the zoo, a folder's, a library's or a user's own model, for `zoo.network`; or ScenarioError."""
+    if is_of_library(model.name):
+        return LibraryModel(str(model.name), model.path)
     if (model.name == "hf") != (model.path is not None):
-        problem = "needs the folder of a model" if model.name == "hf" else "is a key of the model hf"
+        problem = (
+            "needs the folder of a model" if model.name == "hf" else "is a key of hf, torchvision: and timm: models"
+        )
         raise ScenarioError(problem, key="model.path", found=model.path)
     if model.path is not None:
         return HuggingFace(model.path)
     if model.factory is None:
         return str(model.name)
-    thing: Builder | nn.Sequential = named(model.factory, {}, "model.factory")
+    thing: Given = named(model.factory, {}, "model.factory")
     as_builder(thing)
     return thing
 

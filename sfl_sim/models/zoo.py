@@ -26,13 +26,18 @@ from sfl_sim.models.densenet import densenet121, densenet161, densenet169
 from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.language import gpt2, gpt_small, llama_3_2_1b
 from sfl_sim.models.layers import Shape, named
+from sfl_sim.models.libraries import LibraryModel
 from sfl_sim.models.lora import Lora
 from sfl_sim.models.mobilenet import mobilenet_v1, mobilenet_v2
 from sfl_sim.models.network import Builder, Network, in_one_line
 from sfl_sim.models.resnet import resnet8, resnet18, resnet18_7x7, resnet20, resnet34, resnet50, resnet101, resnet_small
 from sfl_sim.models.small import cnn7, cnn8, cnn_patches, cnn_patches_bn, cnn_small, fcn_small, lenet5, mlp
+from sfl_sim.models.traced import sequence_of
 from sfl_sim.models.transformer import Token, char_transformer, vit_s16
 from sfl_sim.models.vgg import vgg11_bn, vgg16_bn
+
+Given = str | Callable[..., nn.Module] | nn.Module
+"""A model as a scenario gives it: its name, a factory, or the model."""
 
 MODELS: dict[str, Builder] = {
     "cnn_small": cnn_small,
@@ -73,7 +78,7 @@ WEIGHTLESS = {"gpt2", "llama_3_2_1b"}
 
 
 def network(
-    model: str | Builder | nn.Sequential,
+    model: Given,
     input_shape: Shape,
     n_labels: int,
     dtype: torch.dtype = torch.float32,
@@ -109,14 +114,16 @@ def network(
 
 @lru_cache(maxsize=16)  # pricing traces the model, and all variants and seeds of a study want the same
 def _network(
-    model: str | Builder | nn.Sequential, input_shape: Shape, n_labels: int, dtype: torch.dtype, channels_last: bool,
+    model: Given, input_shape: Shape, n_labels: int, dtype: torch.dtype, channels_last: bool,
     tokens: bool | None, every_token: bool, lora: Lora | None, pixels: Shape,
 ) -> Network:  # fmt: skip
     build: Builder
     if isinstance(model, HuggingFace):
         name, build = str(model), model
     elif not isinstance(model, str):
-        name, build = getattr(model, "__name__", type(model).__name__), as_builder(model)
+        of_library = isinstance(model, LibraryModel)
+        name = str(model) if of_library else getattr(model, "__name__", type(model).__name__)
+        build = as_builder(model)
     elif model in MODELS:
         name, build = model, MODELS[model]
     else:
@@ -166,33 +173,39 @@ def as_builder(model: object) -> Builder:
     """Make a builder of a user's own model.
 
     Args:
-        model: a factory `make(input_shape, n_labels)` or `make()` of an `nn.Sequential`, which is also called on
-            torch's meta device; or an `nn.Sequential`, whose weights are then the initial ones. Every build is a
-            separate model.
+        model: a factory `make(input_shape, n_labels)` or `make()` of an `nn.Module`, which is also called on torch's
+            meta device; or an `nn.Module`, whose weights are then the initial ones. Every build is a separate model. An
+            `nn.Sequential` is cut between its children, any other where `traced.sequence_of` finds it possible.
 
     Raises:
         ScenarioError: `model` is neither. The builder raises it if the factory fails, or if its result cannot be
             trained in parts.
     """
-    if isinstance(model, nn.Sequential):
-        layers = _plain(model)
-        return lambda input_shape, n_labels: _out_of_place(copy.deepcopy(layers)).to(torch.get_default_device())
-    if isinstance(model, nn.Module) or not callable(model) or not (_takes(model, (), 0) or _takes(model)):
+    if isinstance(model, nn.Module):
+
+        def build_again(input_shape: Shape, n_labels: int) -> nn.Sequential:
+            layers = _plain(copy.deepcopy(model), input_shape)
+            return _out_of_place(layers).to(torch.get_default_device())
+
+        return build_again
+    if not callable(model) or not (_takes(model, (), 0) or _takes(model)):
         raise ScenarioError(
             "is no model",
             key="model.factory",
             found=model,
-            allowed="an nn.Sequential, or a function of (input_shape, n_labels), or of nothing, that makes one",
+            allowed="an nn.Module, or a function of (input_shape, n_labels), or of nothing, that makes one",
         )
 
     def build(input_shape: Shape, n_labels: int) -> nn.Sequential:
         try:
             layers = model(input_shape, n_labels) if _takes(model, input_shape, n_labels) else model()
+        except ScenarioError:
+            raise
         except (Exception, SystemExit) as error:
             raise ScenarioError(
                 f"fails with {in_one_line(error)}", key="model.factory", found=getattr(model, "__name__", model)
             ) from error
-        return _out_of_place(_plain(layers))
+        return _out_of_place(_plain(layers, input_shape))
 
     return build
 
@@ -213,24 +226,27 @@ def _takes(function: Callable[..., object], *arguments: object) -> bool:
     return True
 
 
-def _plain(model: object) -> nn.Sequential:
+def _plain(model: object, input_shape: Shape) -> nn.Sequential:
     """Convert the model to an nn.Sequential that can be sliced.
 
     Raises:
-        ScenarioError: it is not one layer after another, has no weights, complex ones, or the same ones twice, or has
-            batch norm without a momentum.
+        ScenarioError: it is no module, cannot be cut, or has weights that cannot be trained in parts.
     """
-    if not isinstance(model, nn.Sequential):
-        problem = "is not an nn.Sequential: put its layers into one, each a child; the cut lies between children"
-        raise ScenarioError(problem, key="model.factory", found=type(model).__name__)
-    if type(model).forward is not nn.Sequential.forward:
-        problem = "has a forward of its own, so it cannot be cut between its children"
-        raise ScenarioError(problem, key="model.factory", found=type(model).__name__)
-    modules = [module for layer in model for module in layer.modules()]
+    if not isinstance(model, nn.Module):
+        raise ScenarioError("is no nn.Module", key="model.factory", found=type(model).__name__)
+    is_sequence = isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
+    layers = model if is_sequence else sequence_of(model, input_shape)
+    _check_weights(layers)
+    return nn.Sequential(OrderedDict(layers._modules))  # type: ignore[arg-type]
+
+
+def _check_weights(model: nn.Module) -> None:
+    """Raise ScenarioError for no weights, complex ones, the same ones twice, or batch norm without a momentum."""
+    modules = [module for layer in model._modules.values() if layer for module in layer.modules()]
     weights = [weight for module in modules for weight in module._parameters.values() if weight is not None]
     if not weights:
         raise ScenarioError("has no weights to learn", key="model.factory")
-    if len(weights) > len(set(weights)):
+    if isinstance(model, nn.Sequential) and len(weights) > len(set(weights)):
         problem = "uses the same weights in two layers, or under two names in one, which would be trained apart"
         raise ScenarioError(problem, key="model.factory")
     if any(weight.is_complex() for weight in weights):
@@ -239,4 +255,3 @@ def _plain(model: object) -> nn.Sequential:
         if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
             problem = "has batch norm without a momentum, which would have to count batches; replicas do not"
             raise ScenarioError(problem, key="model.factory", found=None, allowed="a momentum, such as 0.1")
-    return nn.Sequential(OrderedDict(model._modules))

@@ -218,17 +218,17 @@ def test_a_client_holds_frozen_weights_once_and_no_moments_for_them():
     full, lora = (small(settings, dtype=torch.float32) for settings in (None, Lora(rank=2)))
     trained = 2 * 2 * 2 * (8 + 8)
     frozen = sum(layer.frozen for layer in lora.layers[:3])
-    with_adam, with_sgd = (client_memory_bytes(lora, 3, 4, name, 0.0) for name in ("adam", "sgd"))
+    with_adam, with_sgd = (client_memory_bytes(lora, 3, 4, moments) for moments in (2, 0))
     assert with_adam - with_sgd == 4 * 2 * trained
-    assert client_memory_bytes(full, 3, 4, "adam", 0.0) - with_adam > 4 * (4 * frozen - 4 * trained - frozen)
+    assert client_memory_bytes(full, 3, 4, 2) - with_adam > 4 * (4 * frozen - 4 * trained - frozen)
     half = small(Lora(rank=2, frozen_itemsize=2), dtype=torch.float32)
-    assert with_sgd - client_memory_bytes(half, 3, 4, "sgd", 0.0) == 2 * frozen
+    assert with_sgd - client_memory_bytes(half, 3, 4, 0) == 2 * frozen
 
 
 def test_a_client_that_trains_nothing_holds_one_layer_at_a_time():
     net = small(Lora(targets=("block3.q",)), dtype=torch.float32)
     frozen = sum(layer.frozen for layer in net.layers[:3])
-    assert client_memory_bytes(net, 3, 5, "adam", 0.0) == 4 * frozen + 5 * 4 * (4 * 8 + 4 * 8)
+    assert client_memory_bytes(net, 3, 5, 2) == 4 * frozen + 5 * 4 * (4 * 8 + 4 * 8)
 
 
 def test_adapters_are_drawn_after_the_weights_that_they_adapt():

@@ -1,0 +1,83 @@
+"""Models of torchvision and timm by name, `torchvision:resnet18`, with weights of a local file if there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sfl_sim.errors import ScenarioError, in_short
+from sfl_sim.models.layers import Shape
+
+
+@dataclass(frozen=True)
+class LibraryModel:
+    """Model of a library, made anew for samples and labels.
+
+    Attributes:
+        name: `LIBRARY:MODEL`.
+        path: file with the weights, a state dict as torch.save or safetensors writes it; None: random ones.
+    """
+
+    name: str
+    path: str | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __call__(self, input_shape: Shape, n_labels: int) -> nn.Module:
+        """Make the model. Raises ScenarioError if there is none, its library is missing, or weights do not fit."""
+        model = self._made(input_shape, n_labels)
+        if self.path is not None and torch.get_default_device().type != "meta":
+            self._load(model)
+        return model
+
+    def _made(self, input_shape: Shape, n_labels: int) -> nn.Module:
+        library, _, name = self.name.partition(":")
+        made: nn.Module
+        if library == "torchvision":
+            from torchvision import models
+
+            if name not in models.list_models(models):
+                raise ScenarioError("is no classifier of torchvision", key="model.name", found=self.name,
+                                    allowed=models.list_models(models))  # fmt: skip
+            made = models.get_model(name, weights=None, num_classes=n_labels)
+            return made
+        try:
+            import timm
+        except ModuleNotFoundError as error:
+            raise ScenarioError("needs timm: pip install timm", key="model.name", found=self.name) from error
+        if name not in timm.list_models():
+            raise ScenarioError("is no model of timm", key="model.name", found=self.name, allowed=timm.list_models())
+        made = timm.create_model(name, pretrained=False, num_classes=n_labels, in_chans=input_shape[0])
+        return made
+
+    def _load(self, model: nn.Module) -> None:
+        """Set the weights to those of the file; those of a last layer for other labels are left as they are drawn."""
+        stored = _read(str(self.path))
+        wanted = model.state_dict()
+        unlike = [name for name in wanted if name not in stored or stored[name].shape != wanted[name].shape]
+        head = list(wanted)[-1].rpartition(".")[0]
+        if strange := [name for name in (*unlike, *(stored.keys() - wanted.keys())) if not name.startswith(f"{head}.")]:
+            problem = f"has no weights of {self.name}: {strange[0]} is not the same"
+            raise ScenarioError(problem, key="model.path", found=self.path)
+        model.load_state_dict({name: stored[name] for name in wanted if name not in unlike}, strict=False)
+
+
+def _read(path: str) -> Mapping[str, Any]:
+    """Read a state dict without running code that the file names. Raises ScenarioError if it cannot be read."""
+    try:
+        if path.endswith(".safetensors"):
+            from safetensors.torch import load_file
+
+            return load_file(Path(path).expanduser())
+        found = torch.load(Path(path).expanduser(), weights_only=True, map_location="cpu")
+    except Exception as error:  # of a damaged file
+        raise ScenarioError(f"cannot be read: {in_short(error)}", key="model.path", found=path) from error
+    if not (isinstance(found, Mapping) and all(isinstance(value, torch.Tensor) for value in found.values())):
+        raise ScenarioError("holds no state dict", key="model.path", found=path)
+    return found

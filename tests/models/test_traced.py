@@ -1,0 +1,211 @@
+"""Plain modules as sequences: with equal outputs at every cut, whole blocks, and one line where it cannot be."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torchvision import models
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.models.libraries import LibraryModel
+from sfl_sim.models.traced import sequence_of
+from sfl_sim.models.zoo import network
+
+
+class Chain(nn.Module):
+    """Layers in a list, functions between them, and a dropout that is a function."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList([nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)])
+        self.norm = nn.BatchNorm2d(4)
+        self.fc = nn.Linear(64, 3)
+
+    def forward(self, x):
+        for conv in self.convs:
+            x = functional.relu(self.norm(conv(x)) if conv is self.convs[1] else conv(x))
+        x = x.view(x.size(0), -1)
+        return self.fc(functional.dropout(x, 0.5, training=self.training))
+
+
+class Residual(nn.Module):
+    """A block whose skip connection goes around two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.inner, self.outer, self.last = (nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.last(x + self.outer(self.inner(x).relu()))
+
+
+class Everywhere(nn.Module):
+    """A skip connection from the first layer to the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        first = self.a(x)
+        return first + self.c(self.b(first)) + x
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.a(self.b(self.a(x)).relu())
+
+
+class Recurrent(nn.Module):
+    """Takes what is its own of an LSTM's tuple."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.fc = nn.LSTM(4, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x):
+        output, _ = self.lstm(x)
+        return self.fc(output[:, -1])
+
+
+def forward_of(run):
+    """A module with two linear layers and this forward."""
+
+    class Module(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return run(self, x)
+
+    return Module()
+
+
+def equal_at_every_cut(module, shape):
+    module.eval()
+    layers, x = sequence_of(module, shape), torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+    wanted = module(x)
+    for cut in range(1, len(layers)):
+        assert torch.equal(layers[cut:](layers[:cut](x)), wanted)
+    return layers
+
+
+def test_a_chain_is_cut_between_its_layers():
+    module = Chain()
+    layers = equal_at_every_cut(module, (1, 4, 4))
+    assert list(layers._modules) == ["convs_0", "convs_1", "fc"]
+    assert {id(weight) for weight in layers.parameters()} == {id(weight) for weight in module.parameters()}
+
+
+def test_a_function_that_drops_follows_the_mode():
+    layers, x = sequence_of(Chain(), (1, 4, 4)), torch.ones(2, 1, 4, 4)
+    layers.train()
+    assert not torch.equal(layers(x), layers(x))
+    layers.eval()
+    assert torch.equal(layers(x), layers(x))
+
+
+def test_a_skip_connection_is_never_cut():
+    layers = equal_at_every_cut(Residual(), (4,))
+    assert [sum(1 for _ in layer.parameters()) for layer in layers] == [2, 4, 2]
+
+
+def test_an_lstm_that_takes_its_output_is_a_layer():
+    layers = equal_at_every_cut(Recurrent(), (5, 4))
+    assert list(layers._modules) == ["lstm", "fc"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["alexnet", "vgg11_bn", "resnet18", "mobilenet_v2", "mobilenet_v3_small", "densenet121", "squeezenet1_1",
+     "shufflenet_v2_x0_5", "efficientnet_b0", "regnet_y_400mf", "mnasnet0_5", "convnext_tiny", "vit_b_32"],
+)  # fmt: skip
+def test_classifiers_of_torchvision_give_the_same(name):
+    torch.manual_seed(0)
+    side = 224 if name in ("vit_b_32", "alexnet") else 64
+    module = models.get_model(name, num_classes=3).eval()
+    layers, x = sequence_of(module, (3, side, side)), torch.randn(1, 3, side, side)
+    with torch.inference_mode():
+        assert torch.equal(layers(x), module(x))
+    assert len(layers) > 7
+    assert {id(weight) for weight in layers.parameters()} == {id(weight) for weight in module.parameters()}
+
+
+@pytest.mark.parametrize(
+    ("module", "problem"),
+    [
+        (Everywhere(), "can be cut nowhere"),
+        (forward_of(lambda self, x: self.b(self.a(x)) if x.sum() > 0 else x), "torch.fx cannot follow its forward"),
+        (forward_of(lambda self, x: (self.a(x), self.b(x))), "must give one tensor, not several"),
+        (forward_of(lambda self, x: self.b(self.a(x)) if self.training else self.b(x)), "something else in training"),
+        (
+            forward_of(lambda self, x: self.b(functional.rrelu(self.a(x), training=self.training))),
+            "calls rrelu with training=..., which would stay as it is now",
+        ),
+        (forward_of(lambda self, x: self.b(self.a(x[:, :2]))), r"cannot take samples of shape 4: "),
+    ],
+)
+def test_what_cannot_be_a_sequence_is_one_line(module, problem):
+    with pytest.raises(ScenarioError, match=problem) as failure:
+        sequence_of(module, (4,))
+    assert "\n" not in str(failure.value)
+
+
+def test_a_layer_that_is_used_twice_is_refused():
+    with pytest.raises(ScenarioError, match="uses the same weights in two layers"):
+        network(Twice(), (4,), 4, tokens=False)
+
+
+def test_a_plain_module_is_a_network_and_is_left_as_it_was():
+    module = Chain().train()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    net = network(module, (1, 4, 4), 3)
+    assert [layer.name for layer in net.layers] == ["convs_0", "convs_1", "fc"]
+    assert net.layers[0].macs == 4 * 4 * 9 * 4
+    assert module.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+
+
+def test_a_model_of_a_library_takes_weights_of_a_file(tmp_path):
+    torch.manual_seed(1)
+    stored = models.squeezenet1_1(num_classes=7).state_dict()
+    torch.save(stored, tmp_path / "weights.pth")
+    made = LibraryModel("torchvision:squeezenet1_1", str(tmp_path / "weights.pth"))((3, 64, 64), 3)
+    found = made.state_dict()
+    assert torch.equal(found["features.0.weight"], stored["features.0.weight"])
+    assert found["classifier.1.weight"].shape[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("torchvision:resnet19", None, "model.name: is no classifier of torchvision .*did you mean 'resnet1"),
+        (
+            "torchvision:resnet18",
+            {"x": torch.ones(1)},
+            "model.path: has no weights of .*: conv1.weight",
+        ),
+        ("torchvision:resnet18", [1], "model.path: holds no state dict"),
+        ("torchvision:resnet18", "text", "model.path: cannot be read"),
+    ],
+)
+def test_a_model_of_a_library_that_cannot_be_made_is_one_line(name, content, problem, tmp_path):
+    path = tmp_path / "weights.pth"
+    if content == "text":
+        path.write_text("no weights")
+    elif content is not None:
+        torch.save(content, path)
+    with pytest.raises(ScenarioError, match=problem):
+        LibraryModel(name, str(path) if content else None)((3, 32, 32), 3)
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "timm", None)
+    with pytest.raises(ScenarioError, match=r"model.name: needs timm: pip install timm"):
+        LibraryModel("timm:resnet18")((3, 32, 32), 3)
