@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-MAX_TOKEN = 255
-"""Largest token that a sample can hold: each token takes a byte."""
+MAX_BYTE = 255
+"""Largest token that takes a byte in memory; sequences with larger ones take four bytes a token."""
 
 TEST_SHARE = 0.2
 """Share of the samples that become test samples if a data set comes without a split."""
@@ -36,7 +36,8 @@ class Dataset:
 
     Attributes:
         name: name in `DATASETS`.
-        x_train, x_test: samples: images, uint8 (N, C, H, W); sequences of tokens 0 .. n_labels - 1, uint8 (N, T); or
+        x_train, x_test: samples: images, uint8 (N, C, H, W); sequences of tokens 0 .. n_labels - 1, uint8 (N, T), or
+            int32 where one is larger than 255; or
             numbers of a user's own, float32 (N, ...), which are not normalised.
         y_train, y_test: labels 0 .. n_labels - 1, int64 (N,).
         label_names: name of each label.
@@ -130,8 +131,6 @@ class Dataset:
             raise ScenarioError("needs sequences of tokens", key="data.targets", found="all", allowed=["last"])
         are_numbers = all(map(str.isdecimal, self.label_names))
         tokens = [int(name) if are_numbers else label for label, name in enumerate(self.label_names)]
-        if self.x_train.stride(0) and max(tokens) > MAX_TOKEN:
-            raise ScenarioError(f"needs labels that are tokens, up to {MAX_TOKEN}", key="data.targets", found="all")
         vocabulary = numbered(max(self.largest_token, *tokens) + 1) if are_numbers else self.label_names
         if self.largest_token >= len(vocabulary):
             problem = "needs labels that are tokens: more tokens than labels are there"
@@ -142,7 +141,8 @@ class Dataset:
             labels = owners if known and owners is not None else torch.zeros_like(y)
             if x.stride(0) == 0:  # a tensor of `known`, which takes no memory
                 return x[:, :1].expand(-1, x.shape[1] + 1), labels
-            return torch.cat([x, torch.tensor(tokens)[y][:, None].to(x.dtype)], dim=1), labels
+            kept = torch.int32 if max(tokens) > MAX_BYTE else x.dtype
+            return torch.cat([x.to(kept), torch.tensor(tokens)[y][:, None].to(kept)], dim=1), labels
 
         x_train, y_train = part(self.x_train, self.y_train, self.owners)
         x_test, y_test = part(self.x_test, self.y_test, self.test_owners)

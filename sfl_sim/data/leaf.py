@@ -57,7 +57,7 @@ def read_leaf(
     """
     parts = []
     for part in ("train", "test"):
-        files = sorted((folder / part).glob("*.json"))
+        files = sorted((folder / part).glob("[!.]*.json"))  # without what a Mac adds on foreign disks
         if not files:
             remedy = f"run `data/{name}/preprocess.sh {arguments}` of https://github.com/TalwalkarLab/leaf, copy"
             raise absent(name, folder, f"{part}/*.json is missing", f"{remedy} its data/train and data/test")

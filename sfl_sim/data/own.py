@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +12,27 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import DataLoader
 
-from sfl_sim.data.dataset import Dataset, measured, numbered, with_targets
+from sfl_sim.data.dataset import MAX_BYTE, Dataset, measured, numbered, with_targets
 from sfl_sim.data.folders import plain, stacked
 from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.goals import NO_LABEL
 
 KEY = "data.factory"
-FORMS = "(x_train, y_train, x_test, y_test) as arrays or tensors, or (train, test) as torch data sets"
+FORMS = (
+    "(x_train, y_train, x_test, y_test) as arrays or tensors, or (train, test) as data sets of torch or Hugging Face"
+)
 
 
 def as_dataset(given: Any) -> Dataset:
     """Make a data set of what a user gives, or of what the user's function returns.
 
-    Samples of whole numbers from 0 to 255 are images (N, C, H, W) or (N, H, W), which are normalised by channel, or
-    tokens (N, T); floating samples of any shape go into the network as they are. Labels may be whole numbers or texts:
-    they are numbered in their order, and keep their values (or a torch data set's `classes`) as names. In their place
-    may stand floating numbers (N,) or (N, K), sets of labels as flags 0 and 1 (N, L), or masks (N, H, W) of labels 0,
-    1, ... with 255 where there is none.
+    Samples of whole numbers are images (N, C, H, W) or (N, H, W), from 0 to 255, which are normalised by channel, or
+    tokens (N, T) from 0 on; floating samples of any shape go into the network as they are. Labels may be whole numbers
+    or texts: they are numbered in their order, and keep their values (or a torch data set's `classes`) as names. In
+    their place may stand floating numbers (N,) or (N, K), sets of labels as flags 0 and 1 (N, L), or masks (N, H, W) of
+    labels 0, 1, ... with 255 where there is none.
 
     Args:
         given: as in `FORMS`, or a `Dataset`, or a function without arguments that returns one of them.
@@ -43,6 +46,8 @@ def as_dataset(given: Any) -> Dataset:
         raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}", key=KEY) from error
     if isinstance(made, Dataset):
         return made
+    if isinstance(made, Mapping) and {"train", "test"} <= made.keys():  # of Hugging Face
+        made = made["train"], made["test"]
     are_arrays = isinstance(made, Sequence) and any(isinstance(part, np.ndarray | Tensor) for part in made)
     if not isinstance(made, Sequence) or len(made) not in ((4,) if are_arrays else (2, 4)):
         found = f"{len(made)} arrays" if are_arrays else type(made).__name__
@@ -52,9 +57,8 @@ def as_dataset(given: Any) -> Dataset:
         y_train, y_test = _labels(parts[1]), _labels(parts[3])
         _check_labels("training", parts[0], y_train)
         _check_labels("test", parts[2], y_test)
-        x_train, x_test = _samples(parts[0]), _samples(parts[2])
-        classes = getattr(made[0], "classes", None)
-        data = _labelled(x_train, y_train, x_test, y_test, () if classes is None else classes)
+        x_train, x_test = _alike(_samples(parts[0]), _samples(parts[2]))
+        data = _labelled(x_train, y_train, x_test, y_test, _classes(made[0]))
     except ScenarioError:
         raise
     except (Exception, SystemExit) as error:  # a user's data set may raise anything, too
@@ -87,11 +91,40 @@ def read_indices(file: str, key: str) -> list[Any]:
 
 
 def _columns(samples: Any) -> tuple[Tensor, Any]:
-    """Gather the samples (N, ...) and the labels of a torch data set; of PIL images, those of tensors."""
+    """Gather the samples (N, ...) and the labels of a torch data set, also one in a DataLoader, or of Hugging Face."""
+    samples = samples.dataset if isinstance(samples, DataLoader) else samples
+    if hasattr(samples, "column_names") and hasattr(samples, "features"):
+        given, label = _column_names(samples)
+        rows = samples.with_format(None)
+        return _stacked(list(rows[given])), _labels(list(rows[label]))
     x, y = zip(*(samples[i] for i in range(len(samples))), strict=True)
     targets = [np.asarray(target) for target in y]
     are_single = all(target.size == 1 for target in targets)
     return _stacked(x), [target.item() for target in targets] if are_single else np.stack(targets)
+
+
+def _classes(samples: Any) -> Sequence[Any]:
+    """Return the names of labels that a data set brings; none if it brings none."""
+    samples = samples.dataset if isinstance(samples, DataLoader) else samples
+    if hasattr(samples, "column_names") and hasattr(samples, "features"):
+        return getattr(samples.features[_column_names(samples)[1]], "names", ())
+    classes = getattr(samples, "classes", None)
+    return () if classes is None else classes
+
+
+def _column_names(table: Any) -> tuple[str, str]:
+    """Return the columns of samples and labels of a data set of Hugging Face. Raises ScenarioError if they are unclear.
+
+    Labels are those with names, or in a column `label` or `labels`; samples are the only other column.
+    """
+    columns = list(table.column_names)
+    named = [column for column in columns if hasattr(table.features[column], "names")]
+    labels = named if len(named) == 1 else [column for column in columns if column in ("label", "labels")]
+    others = [column for column in columns if column not in labels]
+    if len(labels) != 1 or len(others) != 1:
+        problem = "needs one column of samples and one of labels; select_columns keeps two"
+        raise ScenarioError(problem, key=KEY, found=", ".join(columns))
+    return others[0], labels[0]
 
 
 def _stacked(samples: Sequence[Any]) -> Tensor:
@@ -111,7 +144,10 @@ def _tensor(samples: NDArray[Any]) -> Tensor:
 
 
 def _samples(given: Any) -> Tensor:
-    """Convert samples to float32, or to uint8 where they are whole numbers; grey images (N, H, W) get a channel."""
+    """Convert samples to float32, or to uint8 where they are whole numbers, and large tokens to int32.
+
+    Grey images (N, H, W) get a channel.
+    """
     if isinstance(given, list | tuple) and len(given):
         given = _stacked(given)
     x = given.detach().cpu() if isinstance(given, Tensor) else _tensor(np.asarray(given))
@@ -119,15 +155,25 @@ def _samples(given: Any) -> Tensor:
         if not x.float().isfinite().all():
             raise ScenarioError("has samples with numbers that are not finite in float32", key=KEY, found=_kind(x))
         return x.float()
-    if x.ndim not in (2, 3, 4) or (x.numel() and not 0 <= int(x.min()) <= int(x.max()) <= 255):
+    least, most = (int(x.min()), int(x.max())) if x.numel() else (0, 0)
+    if x.ndim not in (2, 3, 4) or least < 0 or most > (MAX_BYTE if x.ndim > 2 else torch.iinfo(torch.int32).max):
         problem = "has samples of whole numbers that are neither images nor tokens; make them floating"
-        raise ScenarioError(
-            problem, key=KEY, found=_kind(x), allowed="(N, C, H, W), (N, H, W) or (N, T), from 0 to 255"
-        )
+        if x.ndim > 2 and least >= 0:
+            problem = "has images of more than 8 bits; divide them to 255, or make them floating"
+        found, allowed = f"{_kind(x)} from {least} to {most}", "(N, C, H, W) or (N, H, W) up to 255, (N, T)"
+        raise ScenarioError(problem, key=KEY, found=found, allowed=allowed)
+    if most > MAX_BYTE:
+        return x.to(torch.int32)
     if x.ndim == 4 and x.shape[3] in (1, 3, 4) and min(x.shape[1:3]) > 4:
         problem = "has images with their channels last; put them first"
         raise ScenarioError(problem, key=KEY, found=_kind(x), allowed="(N, C, H, W)")
     return (x.unsqueeze(1) if x.ndim == 3 else x).to(torch.uint8)
+
+
+def _alike(*parts: Tensor) -> list[Tensor]:
+    """Give tokens of training and test samples one type, that of the larger ones."""
+    are_large = any(x.dtype == torch.int32 for x in parts)
+    return [x.to(torch.int32) if are_large and x.dtype == torch.uint8 else x for x in parts]
 
 
 def _labels(given: Any) -> NDArray[Any]:

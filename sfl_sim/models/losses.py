@@ -66,9 +66,10 @@ LOSSES: dict[Goal, dict[str, Callable[..., Tensor]]] = {
 
 def counted(targets: Tensor) -> Tensor:
     """Mark those of targets (n, ...) that are predicted, and not ignored."""
-    if targets.dtype == torch.uint8 and targets.ndim == 3:
-        return targets != NO_LABEL
-    return targets != NO_TOKEN
+    if targets.dtype == torch.int64:
+        return targets != NO_TOKEN
+    is_mask = targets.dtype == torch.uint8 and targets.ndim == 3
+    return targets != NO_LABEL if is_mask else torch.ones_like(targets, dtype=torch.bool)
 
 
 @dataclass(frozen=True)

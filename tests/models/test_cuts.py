@@ -95,7 +95,11 @@ def test_the_cuts_of_rounds_are_taken_in_any_notation_and_a_wrong_one_is_named()
     ("by", "values", "line"),
     [
         ("client", [1, 2], "model.cut.values: needs one cut for each client (found 2; allowed: 3)"),
-        ("device_speed", [1] * 4, "model.cut.values: has more values than there are clients (found 4; allowed: 1 to 3)"),
+        (
+            "device_speed",
+            [1] * 4,
+            "model.cut.values: has more values than there are clients (found 4; allowed: 1 to 3)",
+        ),
         ("client", [1, 4, 3], f"model.cut.values.1: {AFTER} (found 4; {LAYERS})"),
     ],
 )

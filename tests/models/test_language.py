@@ -80,7 +80,7 @@ def test_of_the_last_token_alone_the_head_computes_one_position():
 def test_shapes_alone_give_the_prices_and_the_memory_of_real_weights():
     real, shapes = (Network("gpt", gpt_small, (20,), 30, weightless=weightless) for weightless in (False, True))
     assert real.layers == shapes.layers
-    needed = np.array([[client_memory_bytes(net, cut, 4, "adam", 0.0) for cut in (1, 3, 8)] for net in (real, shapes)])
+    needed = np.array([[client_memory_bytes(net, cut, 4, 2) for cut in (1, 3, 8)] for net in (real, shapes)])
     assert (needed[0] == needed[1]).all()
 
 

@@ -38,6 +38,11 @@ def test_tokens_and_pixels_that_are_ignored_do_not_count():
     assert int(counted(masks).sum()) == 10
 
 
+def test_no_number_and_no_flag_is_ignored():
+    assert counted(torch.tensor([[-100.0], [255.0]])).all()
+    assert counted(torch.tensor([[156, 255]], dtype=torch.uint8)).all()
+
+
 def test_pixels_are_classified_one_by_one():
     outputs, masks = CASES[Goal.PIXELS]
     flat = cross_entropy(outputs.permute(0, 2, 3, 1).reshape(-1, 3), masks.flatten().long())

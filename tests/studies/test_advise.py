@@ -122,7 +122,7 @@ def test_the_heuristic_finds_what_all_assignments_show_where_rounds_follow_from_
 
 def test_memory_leaves_cuts_out_and_says_what_is_needed_if_none_is_left():
     trial = trial_of(study())
-    needed = {cut: client_memory_bytes(trial.network, cut, 10, "sgd", 0.0) for cut in cuts_of(trial)}
+    needed = {cut: client_memory_bytes(trial.network, cut, 10, 0) for cut in cuts_of(trial)}
     least, *_, most = sorted(needed.values())
     table = advice(study(), memory_bytes=most - 1).cuts.set_index("cut")
     assert table["memory_bytes"].to_dict() == needed

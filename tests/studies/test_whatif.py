@@ -103,10 +103,8 @@ def test_clients_have_the_memory_of_their_part(tmp_path):
     (variant,) = parse(SCENARIO).variants
     net = Experiment(variant.scenario, device=None).method.task.network
     for cut, rows in tables["clients"].groupby("cut"):
-        assert set(rows["memory_bytes"]) == {client_memory_bytes(net, cut, 4, "sgd", 0.0)}
-    assert list(tables["points"]["client_memory_bytes"]) == [
-        client_memory_bytes(net, cut, 4, "sgd", 0.0) for cut in (1, 2)
-    ]
+        assert set(rows["memory_bytes"]) == {client_memory_bytes(net, cut, 4, 0)}
+    assert list(tables["points"]["client_memory_bytes"]) == [client_memory_bytes(net, cut, 4, 0) for cut in (1, 2)]
 
 
 def test_what_clients_hold_that_never_train_does_not_depend_on_the_points_beside(tmp_path):
