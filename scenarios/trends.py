@@ -1,29 +1,32 @@
-"""Decides which trends of a paper hold in the runs of a study; the verdicts.py of all studies use it.
+"""Decides which claims of a paper hold in the runs of a study; the verdicts.py of all studies use it.
 
-The rule (docs/methods/README.md, "Scaling down"): two variants differ if their medians over seeds are more than one
-pooled standard deviation apart. A trend is *reproduced* if all its comparisons point the paper's way by more than that,
-*not reproduced* if any points the other way by more than that, else *not distinguishable*. `>=` allows ties: medians
-must not point the other way at all. `~` requires that two medians differ by no more than that, or by no more than a
-tie, which is two points unless given. `a ~<= b` requires the same, but b may be greater by any amount; in `a ~>= b`
-a may be.
+A claim is a list of comparisons of two variants, `left > right` and the like. Each is judged by the paired differences,
+seed by seed, since variants share the clients, the order and the initial weights of a seed. A claim is
 
-A seed that misses the target is infinitely late, and then there is no standard deviation. If a seed of either variant
-misses it, they differ if every seed of the one is ahead of every seed of the other; if seeds of both miss it, the
-comparison is open.
+- *reproduced* if every comparison holds: its differences lie on the paper's side by more than chance;
+- *refuted* if any comparison fails: its differences lie on the other side by more than chance;
+- else *undecided*. Then the number of seeds is told that would decide it, were means and spreads to stay as they are.
 
-A seed whose training diverges (`train.on_nan: stop`) has no figure: medians are over the others, and paired differences
-over the seeds that have both. With fewer than two seeds on a side the comparison is open.
+More than chance means a one-sided t-test, corrected by Holm's method among all comparisons of the claim: 2.5 % for
+the paper's side and 2.5 % for the other. That bounds three errors, however comparisons depend on each other:
 
-Beside the verdict stands the mean of the paired differences, seed by seed, with its 95 % confidence interval (Student's
-t): variants share clients, order and initial weights of a seed, so this is the finer measure. If the interval contains
-0, the number of seeds is told at which it would not, were mean and spread to stay as they are.
+- *reproduced*, though a comparison is not on the paper's side: at most 2.5 %. All must hold, so this one must, and its
+  own test, corrected or not, passes in at most 2.5 % (an intersection-union test). Many comparisons make it rarer.
+- *refuted*, though no comparison is on the other side: at most 2.5 %. One that fails by chance would do, so here it is
+  the correction that counts: Holm's bounds the chance of any at all.
+- so a claim's verdict is wrong in at most 5 %. Holm's correction on the paper's side is not needed for that. It is
+  there for sentences on one comparison of a claim: that any that is said to hold or to fail does not is as rare.
 
-If two variants are equal in truth, `<` or `>` holds by chance about once in ten times with five seeds, and fails as
-often; with three seeds once in six. So the number of seeds that point the paper's way is printed as well. A true
-difference of one standard deviation is found with three seeds every other time, one of two standard deviations five
-times in six. These figures are from a simulation of independent normal numbers; variants share data, order and initial
-weights of a seed, which makes differences by chance rarer. With misses, three seeds a variant differ by chance once in
-twenty times in each direction.
+`>=` is decided like `>`. "No effect" and "as good as" need a margin, in the unit of the figures, that was fixed before
+the runs: `~` holds if the differences lie within the margin on both sides (two one-sided tests) and fails if they lie
+outside; `~>=` holds if they lie above minus the margin and fails if below. Without a margin neither is ever decided.
+
+A seed that misses a target is infinitely late. Then there is no mean, and the sign test takes the t-test's place: it
+counts seeds, those that both variants miss for neither, and needs six at least. So it does where all differences are
+equal, in which there is no spread. A seed whose training diverged (`train.on_nan: stop`) has no figure, and no pair.
+
+tests/scenarios/test_trends.py simulates the rule: its error rates with equal variants, gaps, ties and noise with heavy
+tails, and what it finds with how many seeds.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t
+from scipy.stats import binom, t
 
 from sfl_sim.errors import NonFiniteError
 from sfl_sim.report.results import TO_TARGET
@@ -47,7 +50,11 @@ from sfl_sim.scenario.concerns import NOT_LEARNED, differences
 from sfl_sim.scenario.load import load
 from sfl_sim.scenario.shipped import scenario_file, scenario_names
 
-TIE = 2.0
+ALPHA = 0.05
+"""Chance that the verdict on a claim is wrong, at most: half of it for each side."""
+MOST_SEEDS = 1000
+FIRST_NEW_SEED = 100
+"""Margins that a study lacked were fixed on 27 November 2026; none of its runs had this seed or a later one by then."""
 Figures = dict[str, np.ndarray]
 """Name of what is compared -> one number per seed, shape (seeds,)."""
 
@@ -80,6 +87,10 @@ class Table:
         if changes := self._changes():
             print(f"{self.folder} is not the study, whose verdicts need its settings: {changes}", file=sys.stderr)
         return found.sort_values("seed")
+
+    def margin(self, wanted: float) -> float | None:
+        """The margin `wanted`, if it was fixed before the run: all its seeds are new."""
+        return wanted if self.variants["seed"].min() >= FIRST_NEW_SEED else None
 
     @cached_property
     def diverged(self) -> list[tuple[str, int]]:
@@ -115,50 +126,90 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """Comparison `left sign right`; each side is a name and its figures by seed."""
+class Comparison:
+    """Comparison `left sign right`; each side is a name and its figures by seed. `~` needs a margin to be decided."""
 
     left: tuple[str, np.ndarray]
     sign: str
     right: tuple[str, np.ndarray]
-    tie: float = TIE
+    margin: float | None = None
 
     @property
-    def turned(self) -> tuple[np.ndarray, np.ndarray]:
-        """Figures of both sides, negated for `<`, so that the left side is the larger one in the paper."""
-        turn = -1 if "<" in self.sign else 1
-        return turn * self.left[1], turn * self.right[1]
+    def differences(self) -> np.ndarray:
+        """Left minus right of the seeds that have both, negated for `<`, so that above 0 is the paper's side.
 
-    @property
-    def verdict(self) -> str:
-        """Verdict `holds`, `fails`, or `open` if the two differ by less than one pooled standard deviation."""
-        left, right = map(known, self.turned)
-        if min(len(left), len(right)) < 2:
-            return "open"
-        if np.isinf(left).any() or np.isinf(right).any():
-            ahead, behind = left.min() > right.max(), left.max() < right.min()
-            return "fails" if behind or (ahead and self.sign == "~") else "holds" if ahead else "open"
-        pooled = np.sqrt((left.var(ddof=1) + right.var(ddof=1)) / 2)
-        ahead = np.median(left) - np.median(right)
-        if "~" in self.sign:
-            apart = abs(ahead) if self.sign == "~" else -ahead
-            return "holds" if apart <= max(pooled, self.tie) else "fails"
-        if self.sign == ">=" and ahead >= 0:
-            return "holds"
-        return "open" if abs(ahead) <= pooled else "holds" if ahead > 0 else "fails"
+        0 where both miss the target.
+        """
+        left, right = self.left[1], self.right[1]
+        with np.errstate(invalid="ignore"):
+            apart = np.where(left == right, 0.0, left - right)
+        return (-1 if "<" in self.sign else 1) * apart[~np.isnan(left) & ~np.isnan(right)]
 
     def __str__(self) -> str:
         left, right = (f"{name} {spread(figures)}" for name, figures in (self.left, self.right))
-        if "~" in self.sign:
-            return f"{left} {self.sign} {right} ({self.verdict})"
-        both = ~np.isnan(self.left[1]) & ~np.isnan(self.right[1])
-        ours, theirs = (side[both] for side in self.turned)
-        seeds = f"{(ours > theirs).sum()} of {both.sum()} seeds{paired(self.left[1][both] - self.right[1][both])}"
-        return f"{left} {self.sign} {right} ({self.verdict}, {seeds})"
+        return f"{left} {self.sign} {right}"
 
 
-Trends = Sequence[tuple[Callable[..., Mapping[str, list[Claim] | str]], Sequence[str]]]
+Claim = Sequence[Comparison]
+Trends = Sequence[tuple[Callable[..., Mapping[str, Claim | str]], Sequence[str]]]
 """Functions that judge, and the names of the scenarios whose tables they take."""
+
+
+def p_above(differences: np.ndarray) -> np.ndarray:
+    """Chance (...) that differences by seed (..., seeds) lie so far above 0 if in truth they do not: a one-sided test.
+
+    The t-test of their mean; the sign test where some are infinite or all are equal.
+    """
+    n = differences.shape[-1]
+    if n < 2:
+        return np.ones(differences.shape[:-1])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        by_mean = t.sf(differences.mean(-1) / differences.std(-1, ddof=1) * math.sqrt(n), n - 1)
+    by_sign = binom.sf((differences > 0).sum(-1) - 1, n, 0.5)
+    return np.where(_has_spread(differences), by_mean, by_sign)
+
+
+def _has_spread(differences: np.ndarray) -> np.ndarray:
+    """Whether all differences (..., seeds) are finite, and not equal but for rounding."""
+    with np.errstate(invalid="ignore"):
+        return np.ptp(differences, axis=-1) > 1e-9 * np.abs(differences).max(-1)
+
+
+def p_values(differences: np.ndarray, sign: str, margin: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Chances (...) of such differences (..., seeds) if in truth the comparison does not hold, and does not fail."""
+    if "~" in sign and margin is None:
+        return np.ones(differences.shape[:-1]), np.ones(differences.shape[:-1])
+    reach = margin or 0.0
+    if sign != "~":
+        return p_above(differences + reach), p_above(-differences - reach)
+    holds = np.maximum(p_above(reach + differences), p_above(reach - differences))
+    return holds, np.minimum(1, 2 * np.minimum(p_above(differences - reach), p_above(-differences - reach)))
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """P-values (..., comparisons), corrected by Holm's method (1979): below a level if the comparison passes at it."""
+    order = np.argsort(p, axis=-1)
+    steps = np.take_along_axis(p, order, -1) * np.arange(p.shape[-1], 0, -1)
+    found = np.minimum(np.maximum.accumulate(steps, axis=-1), 1)
+    return np.take_along_axis(found, np.argsort(order, axis=-1), -1)
+
+
+def decide(holds: np.ndarray, fails: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Decide comparisons and claims by p-values (..., comparisons).
+
+    Returns:
+        comparisons: (..., comparisons) 1 that hold, -1 that fail, 0 that are open.
+        claims: (...) 1 that are reproduced, -1 that are refuted, 0 that are undecided.
+    """
+    comparisons = (holm(holds) <= ALPHA / 2).astype(int) - (holm(fails) <= ALPHA / 2)
+    return comparisons, np.where((comparisons < 0).any(-1), -1, (comparisons > 0).all(-1))
+
+
+def decided(claim: Claim) -> tuple[list[int], int]:
+    """Decide the comparisons of a claim, and the claim, as `decide` does."""
+    of = [p_values(each.differences, each.sign, each.margin) for each in claim]
+    comparisons, whole = decide(*np.array(of, float).T)
+    return comparisons.tolist(), int(whole)
 
 
 def known(figures: np.ndarray) -> np.ndarray:
@@ -173,11 +224,42 @@ def paired(differences: np.ndarray) -> str:
         return ""
     mean, error = differences.mean(), differences.std(ddof=1) / math.sqrt(n)
     half, places = error * t.ppf(0.975, n - 1), decimals(differences)
-    text = f", paired {mean:+.{places}f} [{mean - half:+.{places}f}, {mean + half:+.{places}f}]"
-    if abs(mean) > half or not error:
-        return text
-    needed = next((m for m in range(n + 1, 1000) if t.ppf(0.975, m - 1) * error * math.sqrt(n / m) < abs(mean)), None)
-    return f"{text}, {needed or 'over 1,000'} seeds would decide"
+    return f", paired {mean:+.{places}f} [{mean - half:+.{places}f}, {mean + half:+.{places}f}]"
+
+
+def outlook(claim: Claim) -> str:
+    """Text on what would decide an undecided claim: seeds, were means and spreads to stay as they are.
+
+    If every comparison points the paper's way, as many as the last of them needs to hold; else as many as the first
+    that points the other way needs to fail.
+    """
+    if any("~" in each.sign and each.margin is None for each in claim):
+        return "no margin was fixed"
+    level = ALPHA / 2 / len(claim)
+    found = [_needed(each, level) for each, call in zip(claim, decided(claim)[0], strict=True) if not call]
+    against = [seeds for side, seeds in found if side < 0]
+    seeds = min(against) if against else max(seeds if side else MOST_SEEDS for side, seeds in found)
+    return f"{seeds if seeds < MOST_SEEDS else f'over {MOST_SEEDS:,}'} seeds would decide"
+
+
+def _needed(comparison: Comparison, level: float) -> tuple[int, int]:
+    """To which side a comparison points, 1 the paper's or -1, and how many seeds decide it at this level."""
+    differences, reach = comparison.differences, comparison.margin or 0.0
+    n, is_tie = len(differences), comparison.sign == "~"
+    if n < 2:
+        return 0, MOST_SEEDS
+    if _has_spread(differences):
+        effect = reach - abs(differences.mean()) if is_tie else differences.mean() + reach
+        size = abs(effect) / differences.std(ddof=1)
+        chances = (t.sf(size * math.sqrt(m), m - 1) for m in range(n + 1, MOST_SEEDS))
+    else:
+        inside = (np.abs(differences) < reach) if is_tie else differences > -reach
+        effect = inside.sum() - ((np.abs(differences) > reach) if is_tie else differences < -reach).sum()
+        share = max(inside.mean(), 1 - inside.mean())
+        chances = (binom.sf(math.floor(share * m) - 1, m, 0.5) for m in range(n + 1, MOST_SEEDS))
+    level /= 2 if is_tie and effect < 0 else 1
+    needed = next((m for m, chance in enumerate(chances, n + 1) if chance <= level), MOST_SEEDS)
+    return int(np.sign(effect)), needed
 
 
 def decimals(figures: np.ndarray) -> int:
@@ -198,34 +280,46 @@ def spread(figures: np.ndarray) -> str:
     return f"{middle:.1f} [{reached} of {len(figures)}]" if math.isfinite(middle) else f"not reached [{reached}]"
 
 
-def chain(figures: Figures, *signs: str, tie: float = TIE) -> list[Claim]:
+def chain(figures: Figures, *signs: str, margin: float | None = None) -> list[Comparison]:
     """Comparisons of neighbours: `a sign b sign c ...`."""
     pairs = zip(figures.items(), signs, list(figures.items())[1:], strict=False)
     assert len(signs) == len(figures) - 1
-    return [Claim(left, sign, right, tie) for left, sign, right in pairs]
+    return [Comparison(left, sign, right, margin if "~" in sign else None) for left, sign, right in pairs]
 
 
-def alike(figures: Figures) -> list[Claim]:
+def alike(figures: Figures, margin: float | None) -> list[Comparison]:
     """Comparisons of every pair by `~`."""
-    return [Claim(one, "~", other) for one, other in combinations(figures.items(), 2)]
+    return [Comparison(one, "~", other, margin) for one, other in combinations(figures.items(), 2)]
 
 
-def one_against(name: str, sign: str, figures: Figures) -> list[Claim]:
+def one_against(name: str, sign: str, figures: Figures) -> list[Comparison]:
     """Comparisons of one with each of the others: `name sign other`."""
-    return [Claim((name, figures[name]), sign, other) for other in figures.items() if other[0] != name]
+    return [Comparison((name, figures[name]), sign, other) for other in figures.items() if other[0] != name]
 
 
-def verdict(claims: list[Claim]) -> str:
-    """Verdict on a trend by the rule above; a trend without comparisons is not judged."""
-    if not claims:
+def verdict(claim: Claim) -> str:
+    """Verdict on a claim by the rule above; one without comparisons is not judged."""
+    if not claim:
         return "not judged"
-    verdicts = {claim.verdict for claim in claims}
-    return "not reproduced" if "fails" in verdicts else "not distinguishable" if "open" in verdicts else "reproduced"
+    return {1: "reproduced", 0: "undecided", -1: "refuted"}[decided(claim)[1]]
 
 
-def judged(study: str, trends: Trends, kind: type[Table] = Table) -> dict[str, list[Claim] | str]:
+def told(claim: Claim) -> str:
+    """Text of the comparisons of a claim: medians, what each is decided to be, seeds that agree, paired difference."""
+    texts = []
+    for each, call in zip(claim, decided(claim)[0], strict=True):
+        differences = each.differences
+        agree = "" if each.sign == "~" else f", {(differences > 0).sum()} of {len(differences)} seeds"
+        margin = f", margin {each.margin:g}" if each.margin is not None else ""
+        raw = -differences if "<" in each.sign else differences
+        word = {1: "holds", 0: "open", -1: "fails"}[call]
+        texts.append(f"{each} ({word}{margin}{agree}{paired(raw)})")
+    return "; ".join(texts)
+
+
+def judged(study: str, trends: Trends, kind: type[Table] = Table) -> dict[str, Claim | str]:
     """Comparisons by trend of all scenarios of a study that were run, whose runs are opened as `kind`."""
-    found: dict[str, list[Claim] | str] = {}
+    found: dict[str, Claim | str] = {}
     for judge, names in trends:
         tables = [kind(reports_folder() / f"{study}_{name}") for name in names]
         if all(table.exists for table in tables):
@@ -233,12 +327,15 @@ def judged(study: str, trends: Trends, kind: type[Table] = Table) -> dict[str, l
     return found
 
 
-def print_verdicts(found: Mapping[str, list[Claim] | str], units: str) -> None:
-    """Print a Markdown table of trends, sorted by name; a text instead of comparisons says why there are none."""
-    print(f"| trend | verdict | comparisons (median ± std over seeds, {units}) |\n|---|---|---|")
-    for name, claims in sorted(found.items()):
-        told = (claims, "") if isinstance(claims, str) else (verdict(claims), "; ".join(map(str, claims)))
-        print(f"| {name} | {' | '.join(told)} |")
+def print_verdicts(found: Mapping[str, Claim | str], units: str) -> None:
+    """Print a Markdown table of claims, sorted by name; a text instead of comparisons says why there are none."""
+    print(f"| claim | verdict | comparisons (median ± std over seeds, {units}) |\n|---|---|---|")
+    for name, claim in sorted(found.items()):
+        if isinstance(claim, str):
+            print(f"| {name} | {claim} | |")
+            continue
+        word = verdict(claim)
+        print(f"| {name} | {f'{word}, {outlook(claim)}' if word == 'undecided' else word} | {told(claim)} |")
 
 
 def reports_folder() -> Path:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from scenarios.trends import Claim, Figures, Table, Trends, alike, chain, judged, print_verdicts
+from scenarios.trends import Comparison, Figures, Table, Trends, alike, chain, judged, print_verdicts
 
 CUTS = ("conv1", "conv2", "fc1", "fc2")
 DEFENCES = {
@@ -26,6 +26,8 @@ DEFENCES = {
 """Endings of the names of variants."""
 DRAWN, LABELS, DEPENDENCE = "inversion ssim", "clusters accuracy", "dependence dcor2_unbiased"
 """Attacks and their metrics."""
+MARGIN = 2
+"""Points of accuracy, similarity and labels that are no difference; fixed before the runs."""
 VARIANTS = {
     "V1": "splitfed_v1", "multi-head": "multihead", "Hydra": "hydra", "V2, arrival order": "splitfed_v2, fcfs",
     "V2, cyclic": "splitfed_v2, cyclic", "V2, random": "splitfed_v2, random_job",
@@ -44,7 +46,7 @@ class Leaks(Table):
         return {called: 100 * values[[name]].to_numpy() for called, name in names.items()}
 
 
-def cut_trends(runs: Leaks) -> dict[str, list[Claim]]:
+def cut_trends(runs: Leaks) -> dict[str, list[Comparison]]:
     """Trends (a) to (f), of cuts and defences."""
     at = {cut: {called: cut + ending for called, ending in DEFENCES.items()} for cut in CUTS}
     found = {
@@ -55,7 +57,7 @@ def cut_trends(runs: Leaks) -> dict[str, list[Claim]]:
             runs("simulated_s", {cut: at[cut]["none"] for cut in CUTS}, 1 / 60), ">", ">", ">"
         ),
         "(f) gradients give labels away at every cut: more than half of them": [
-            Claim((cut, share), ">", ("half", 0 * share + 50))
+            Comparison((cut, share), ">", ("half", 0 * share + 50))
             for cut, share in runs.leak(LABELS, {cut: at[cut]["none"] for cut in CUTS}).items()
         ],
     }
@@ -78,18 +80,18 @@ def cut_trends(runs: Leaks) -> dict[str, list[Claim]]:
 
 def _against_none(
     figures: Callable[[Mapping[str, str]], Figures], defence: str, sign: str, at: Mapping[str, Mapping[str, str]]
-) -> list[Claim]:
-    claims: list[Claim] = []
+) -> list[Comparison]:
+    found: list[Comparison] = []
     for cut, names in at.items():
-        claims += chain(figures({f"{cut}: {each}": names[each] for each in (defence, "none")}), sign)
-    return claims
+        found += chain(figures({f"{cut}: {each}": names[each] for each in (defence, "none")}), sign, margin=MARGIN)
+    return found
 
 
-def forgetting_trends(runs: Leaks) -> dict[str, list[Claim]]:
+def forgetting_trends(runs: Leaks) -> dict[str, list[Comparison]]:
     """Trends (g) and (h): whether those that forget differently leak differently."""
     return {
-        "(g) as much can be drawn, however much is forgotten": alike(runs.leak(DRAWN, VARIANTS)),
-        "(h) gradients give as many labels away, however much is forgotten": alike(runs.leak(LABELS, VARIANTS)),
+        "(g) as much can be drawn, however much is forgotten": alike(runs.leak(DRAWN, VARIANTS), MARGIN),
+        "(h) gradients give as many labels away, however much is forgotten": alike(runs.leak(LABELS, VARIANTS), MARGIN),
     }
 
 

@@ -2,24 +2,24 @@
 
     python -m scenarios.lora.verdicts [REPORTS]      (the folder with lora_roles; default: reports)
 
-Run it from the root of the repository. The rule is that of scenarios/trends.py; perplexities tie within 0.02. They and
-the performance gap (of roles) are medians of a run's four rounds, hours are those of all of them.
+Run it from the root of the repository. The rule is that of scenarios/trends.py; the margin of perplexities is 0.02.
+They and the performance gap (of roles) are medians of a run's four rounds, hours are those of all of them.
 """
 
 from __future__ import annotations
 
-from scenarios.trends import Claim, Figures, Table, Trends, chain, judged, one_against, print_verdicts
+from scenarios.trends import Comparison, Figures, Table, Trends, chain, judged, one_against, print_verdicts
 
 FULL, LORA = "fcfs", "fcfs, rank=4, lr=0.001"
 AGGREGATES = {"separate": LORA, "ffa": "rank=4, ffa, lr=0.001", "concat": "rank=4, concat, lr=0.001",
               "svd": "rank=4, svd, lr=0.001"}  # fmt: skip
 FROZEN = "splitfrozen, rank=4, lr=0.001"
-TIE = 0.02
-"""Difference of perplexities that says nothing."""
+MARGIN = 0.02
+"""Difference of perplexities that says nothing; fixed after the pilot, before the runs."""
 HOUR_S = 3600
 
 
-def trends(table: Table) -> dict[str, list[Claim]]:
+def trends(table: Table) -> dict[str, list[Comparison]]:
     """Trends (a) to (h); those of a paper name it."""
 
     def perplexity(names: dict[str, str]) -> Figures:
@@ -33,7 +33,7 @@ def trends(table: Table) -> dict[str, list[Claim]]:
     cuts = {f"block{cut}": LORA if cut == 2 else f"block{cut}, rank=4, lr=0.001" for cut in (1, 2, 3, 4)}
     ranks = {f"rank {rank}": LORA if rank == 4 else f"rank={rank}, lr=0.001" for rank in (16, 8, 4, 2)}
     found = {
-        "(a) adapters are as good as full fine-tuning (LoRA)": chain(perplexity(pair), "~<=", tie=TIE),
+        "(a) adapters are as good as full fine-tuning (LoRA)": chain(perplexity(pair), "~<=", margin=MARGIN),
         "(b) adapters take fewer hours (SplitLoRA)": chain(hours(pair), "<"),
         "(c) joined adapters are better than those averaged each by itself (HSplitLoRA)": chain(
             perplexity({name: AGGREGATES[name] for name in ("concat", "separate")}), "<"
@@ -42,11 +42,11 @@ def trends(table: Table) -> dict[str, list[Claim]]:
             perplexity({name: AGGREGATES[name] for name in ("svd", "separate")}), "<"
         ),
         "(d) a frozen A costs nothing": chain(
-            perplexity({name: AGGREGATES[name] for name in ("ffa", "separate")}), "~<=", tie=TIE
+            perplexity({name: AGGREGATES[name] for name in ("ffa", "separate")}), "~<=", margin=MARGIN
         ),
         "(e) SplitFrozen takes the fewest hours (its paper)": one_against("SplitFrozen", "<", hours(frozen)),
         "(e) SplitFrozen is as good as adapters on both sides (its paper)": chain(
-            perplexity({name: frozen[name] for name in ("SplitFrozen", "LoRA")}), "~<=", tie=TIE
+            perplexity({name: frozen[name] for name in ("SplitFrozen", "LoRA")}), "~<=", margin=MARGIN
         ),
         "(f) a larger rank is better": chain(perplexity(ranks), "<", "<", "<"),
     }
@@ -56,7 +56,7 @@ def trends(table: Table) -> dict[str, list[Claim]]:
             table("performance_gap", names, 100), "<"
         )
     found["(h) not in a paper: the cut does not change what is learned"] = chain(
-        perplexity(cuts), "~", "~", "~", tie=TIE
+        perplexity(cuts), "~", "~", "~", margin=MARGIN
     )
     return found
 
