@@ -21,12 +21,20 @@ from sfl_sim.engine.optimisation import one_batch_size
 from sfl_sim.engine.setup import Setup
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
-from sfl_sim.metrics.leakage import labels_by_clusters, labels_by_nearest, labels_by_norm, psnr, ssim
+from sfl_sim.metrics.leakage import (
+    by_chance,
+    clusters_of,
+    labels_by_clusters,
+    labels_by_nearest,
+    labels_by_norm,
+    psnr,
+    ssim,
+)
 from sfl_sim.rng import stream
 from sfl_sim.scenario.optional_sections import Leakage
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store.schema import tables
-from sfl_sim.training.dependence import distance_correlation, unbiased_distance_correlation
+from sfl_sim.training.dependence import correlation, distances, unbiased_correlation
 from sfl_sim.training.deployed import through
 from sfl_sim.training.inversion import invert
 
@@ -125,8 +133,15 @@ class Meter:
                     figures += [{"cut": cut, "attack": attack, **row} for row in result.rows()]
                 else:
                     figures += [
-                        {"cut": cut, "attack": attack, "client": ALL, "metric": metric, "value": value}
-                        for metric, value in result.items()
+                        {
+                            "cut": cut,
+                            "attack": attack,
+                            "client": ALL,
+                            "metric": metric,
+                            "value": value,
+                            "chance": chance,
+                        }
+                        for metric, (value, chance) in result.items()
                     ]
         about = {"round": round, "labels_sent": self.method.sends_labels}
         leakage = pd.DataFrame(figures, columns=tables("run")["leakage"].of_trial)
@@ -144,30 +159,45 @@ class Meter:
         yield "mean", self._reconstruction(usual.expand_as(x))
         yield "inversion", self._reconstruction(self._invert(self._plain(auxiliary), auxiliary, self._plain(x), cut=0))
 
-    def _at_cut(self, cut: int, round: int) -> Iterator[tuple[str, Reconstruction | Mapping[str, float]]]:
-        """Mount all attacks on the messages across this cut; none if activations are not finite."""
+    def _at_cut(self, cut: int, round: int) -> Iterator[tuple[str, Reconstruction | Mapping[str, tuple[float, float]]]]:
+        """Mount all attacks on the messages across this cut; none if activations are not finite.
+
+        Gives the measures of each attack, and what they find by chance.
+        """
         attacked = self._crossed(
             {c: indices for c, indices in self.attacked.items() if self.cuts[c] == cut}, cut, round
         )
         if not bool(attacked.smashed.isfinite().all()):
             return
+        n, rng = len(attacked.index), stream(self.seed, "by chance", round, cut)
+
+        def chance_beside(measure: Callable[[Ints], float], groups: Ints | None = None) -> tuple[float, float]:
+            return measure(np.arange(n)), by_chance(measure, np.zeros(n, int) if groups is None else groups, rng)
+
         if "inversion" in self.wanted.attacks:
             auxiliary = self._crossed(self.auxiliary, cut, round)
             decoded = self._invert(auxiliary.smashed, self._truth(auxiliary.index), attacked.smashed, cut)
             yield "inversion", self._reconstruction(decoded, attacked)
         if "dependence" in self.wanted.attacks:
-            x, z = self._plain(self._truth(attacked.index)), attacked.smashed
-            biased, unbiased = float(distance_correlation(x, z)), unbiased_distance_correlation(x, z)
-            yield "dependence", {"dcor": biased, "dcor2_unbiased": unbiased}
+            of_x, of_z = distances(self._plain(self._truth(attacked.index))), distances(attacked.smashed)
+            yield (
+                "dependence",
+                {
+                    "dcor": chance_beside(lambda order: float(correlation(of_x[order][:, order], of_z))),
+                    "dcor2_unbiased": chance_beside(lambda order: unbiased_correlation(of_x[order][:, order], of_z)),
+                },
+            )
         come_down = self.method.gets_gradients and cut > self.method.task.network.lowest
         if "labels" in self.wanted.attacks and come_down and bool(attacked.gradients.isfinite().all()):
             labels, gradients = self.images.labels[attacked.index], attacked.gradients.flatten(1).cpu().numpy()
             norms = np.linalg.norm(gradients.astype(np.float64), axis=1)
-            yield "norm", {"auc": labels_by_norm(norms, labels, attacked.message)}
-            seed = int(stream(self.seed, "k-means").integers(2**31))
-            yield "clusters", {"accuracy": labels_by_clusters(gradients, labels, self.n_labels, seed)}
-            yield "nearest", {"accuracy": labels_by_nearest(gradients, labels)}
-            yield "commonest label", {"accuracy": float(np.bincount(labels).max() / len(labels))}
+            auc = chance_beside(lambda order: labels_by_norm(norms, labels[order], attacked.message), attacked.message)
+            yield "norm", {"auc": auc}
+            clusters = clusters_of(gradients, self.n_labels, int(stream(self.seed, "k-means").integers(2**31)))
+            yield "clusters", {"accuracy": chance_beside(lambda order: labels_by_clusters(clusters, labels[order]))}
+            yield "nearest", {"accuracy": chance_beside(lambda order: labels_by_nearest(gradients, labels[order]))}
+            commonest = float(np.bincount(labels).max() / len(labels))
+            yield "commonest label", {"accuracy": (commonest, commonest)}
 
     def _crossed(self, samples: Samples, cut: int, round: int) -> Crossed:
         """Send samples across a cut in mini-batches, each by its client's part-1.
@@ -232,6 +262,7 @@ class Meter:
             client=crossed.client if crossed else client,
             label=self.images.labels[index],
             tokens=self.tokens,
+            others=stream(self.seed, "others").permutation(len(index)),
         )
 
     def _truth(self, index: Ints) -> Tensor:
@@ -266,6 +297,7 @@ class Reconstruction:
         drawn: (n, ...) reconstructions, of the same kind.
         index, client, label: (n,) of the samples.
         tokens: True for tokens.
+        others: (n,) samples in a random order, whose reconstructions are compared by chance.
     """
 
     x: NDArray[Any]
@@ -274,6 +306,7 @@ class Reconstruction:
     client: Ints
     label: Ints
     tokens: bool
+    others: Ints
 
     @property
     def _has_pictures(self) -> bool:
@@ -281,17 +314,19 @@ class Reconstruction:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Give the mean of every measure over all samples, and over those of each client."""
-        for metric, values in self._measures().items():
-            yield {"client": ALL, "metric": metric, "value": float(values.mean())}
-            for client in np.unique(self.client).tolist():
-                yield {"client": client, "metric": metric, "value": float(values[self.client == client].mean())}
+        by_chance = self._measures(self.drawn[self.others])
+        for metric, values in self._measures(self.drawn).items():
+            for client in [ALL, *np.unique(self.client).tolist()]:
+                own = (self.client == client) | (client == ALL)
+                value, chance = float(values[own].mean()), float(by_chance[metric][own].mean())
+                yield {"client": client, "metric": metric, "value": value, "chance": chance}
 
-    def _measures(self) -> dict[str, NDArray[np.float64]]:
+    def _measures(self, drawn: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
         """Compute how near each reconstruction is (n,), by every measure."""
         if self.tokens:
-            return {"token_accuracy": (self.x == self.drawn).mean(axis=1)}
-        errors = ((self.x - self.drawn).reshape(len(self.x), -1).astype(np.float64) ** 2).mean(axis=1)
-        alike = {"ssim": ssim(self.x, self.drawn)} if self._has_pictures else {}
+            return {"token_accuracy": (self.x == drawn).mean(axis=1)}
+        errors = ((self.x - drawn).reshape(len(self.x), -1).astype(np.float64) ** 2).mean(axis=1)
+        alike = {"ssim": ssim(self.x, drawn)} if self._has_pictures else {}
         return {"mse": errors, "psnr": psnr(errors), **alike}
 
     def pictures(self) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,21 @@ SIGMA = 1.5
 """Standard deviation in pixels of SSIM's Gaussian window, which reaches 3.5 of them: 11 pixels wide."""
 RESTARTS, STEPS = 10, 100
 """Of k-means."""
+PERMUTATIONS = 20
+
+
+def by_chance(measure: Callable[[Ints], float], groups: Ints, rng: np.random.Generator) -> float:
+    """Compute what a measure finds where nothing leaks: its mean over random orders (N,) of the samples.
+
+    Samples change places within their group (N,). A measure takes an order and gives one side of its samples in it.
+    """
+    places = np.argsort(groups, kind="stable")
+    found = []
+    for _ in range(PERMUTATIONS):
+        order = np.empty_like(places)
+        order[places] = places[np.lexsort((rng.random(len(groups)), groups[places]))]
+        found.append(measure(order))
+    return float(np.mean(found))
 
 
 def psnr(errors: Floats) -> NDArray[np.float64]:
@@ -61,21 +77,25 @@ def labels_by_norm(norms: Floats, labels: Ints, messages: Ints) -> float:
     return float(np.mean(areas)) if areas else float("nan")
 
 
-def labels_by_clusters(gradients: Floats, labels: Ints, n_labels: int, seed: int) -> float:
-    """Measure how well the directions of gradients (N, D) form one cluster for each label: a share of samples.
-
-    k-means with as many clusters as labels, each given the label that makes most samples right, one to one.
-    """
-    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
+def clusters_of(gradients: Floats, n_labels: int, seed: int) -> Ints:
+    """Sort the directions of gradients (N, D) into as many clusters (N,) as there are labels, by k-means."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
-    n_clusters = min(n_labels, len(labels))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # where there are fewer directions than labels
-        means = KMeans(n_clusters, n_init=RESTARTS, max_iter=STEPS, random_state=seed)
-        clusters = means.fit_predict(_directions(gradients))
-    counts = np.zeros((n_clusters, n_labels))
+        means = KMeans(min(n_labels, len(gradients)), n_init=RESTARTS, max_iter=STEPS, random_state=seed)
+        return np.asarray(means.fit_predict(_directions(gradients)), dtype=np.int64)
+
+
+def labels_by_clusters(clusters: Ints, labels: Ints) -> float:
+    """Measure how well clusters (N,) tell labels (N,): a share of samples.
+
+    Each cluster is given the label that makes most samples right, one to one.
+    """
+    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
+
+    counts = np.zeros((clusters.max() + 1, labels.max() + 1))
     np.add.at(counts, (clusters, labels), 1)
     return float(counts[linear_sum_assignment(counts, maximize=True)].sum() / len(labels))
 

@@ -33,6 +33,8 @@ FIGURES = {
     "nearest accuracy": "nearest", "norm auc": "norm", "commonest label accuracy": "commonest",
 }  # fmt: skip
 """Column of each figure by attack and metric."""
+BY_CHANCE = " by chance"
+"""Ending of the column beside it: what is found where nothing leaks."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class PrivacyResults:
         frames: the run.
         aim: the accuracy to which `time_s` leads; None if it is the time of a round.
         figures: one row per variant and seed: the summary, the depth of the cut, and after the last round the columns
-            of `FIGURES`, of a variant with several cuts where most leaks.
+            of `FIGURES`, of a variant with several cuts where most leaks, each with what is found by chance.
         table: the rows of leakage.parquet on all clients together in the last round, with the variants' labels.
         pictures: reconstructions.parquet, likewise.
         series: name and look of what variants have in common that differ in their cut alone, by variant.
@@ -64,7 +66,7 @@ class PrivacyResults:
     @cached_property
     def middle(self) -> pd.DataFrame:
         """One row per variant: medians over seeds, and `best`: whether the variant is on the Pareto front."""
-        numbers = ["cut", "time_s", "accuracy", "performance_gap", *MEASURES, "clusters", "commonest", "dcor2"]
+        numbers = ["cut", "time_s", "accuracy", "performance_gap", *MEASURES, "clusters", "dcor2"]
         middle = self.figures.groupby("variant")[numbers].median().loc[[v.label for v in self.frames.variants]]
         if not self.measure:
             return middle.assign(best=False)
@@ -111,7 +113,7 @@ def load_results(folder: Path) -> PrivacyResults:
     labels = {variant.name: variant.label for variant in frames.variants}
     table, pictures = (
         rows.assign(variant=rows["variant"].map(labels))
-        for rows in map(frames.runs[0].rows, ("leakage", "reconstructions"))
+        for rows in (frames.runs[0].rows(name, list(TABLES[name].columns)) for name in ("leakage", "reconstructions"))
     )
     if table.empty:
         raise ScenarioError(f"{folder} has nothing to report: no attack has given a number")
@@ -119,7 +121,11 @@ def load_results(folder: Path) -> PrivacyResults:
     last = table[is_last & (table["client"] == -1)]
     attacked = last[last["cut"] > 0]
     attacked = attacked.assign(column=(attacked["attack"] + " " + attacked["metric"]).map(FIGURES))
-    found = attacked.pivot_table("value", ["variant", "seed"], "column", "max").reindex(columns=list(FIGURES.values()))
+    found, chance = (
+        attacked.pivot_table(what, ["variant", "seed"], "column", "max").reindex(columns=list(FIGURES.values()))
+        for what in ("value", "chance")
+    )
+    found = found.join(chance.add_suffix(BY_CHANCE))
     cuts = attacked.groupby(["variant", "seed"])["cut"].agg(lambda own: own.iloc[0] if own.nunique() == 1 else np.nan)
     aim, time_s = time_compared(frames)
     summary = frames.summary.assign(time_s=time_s)

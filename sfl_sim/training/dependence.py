@@ -20,7 +20,12 @@ def distance_correlation(x: Tensor, z: Tensor) -> Tensor:
 
     It can be differentiated. It is biased: of few samples with many elements it is large, whatever they are.
     """
-    a, b = _centred(_distances(x)), _centred(_distances(z))
+    return correlation(distances(x), distances(z))
+
+
+def correlation(of_x: Tensor, of_z: Tensor) -> Tensor:
+    """Compute the distance correlation from the distances (n, n) of two tensors."""
+    a, b = _centred(of_x), _centred(of_z)
     variances = (a * a).mean() * (b * b).mean()
     depend = variances > 0  # no `if`, which would wait for a GPU in every mini-batch
     ratio = (a * b).mean() / torch.where(depend, variances, 1).sqrt()
@@ -32,14 +37,19 @@ def unbiased_distance_correlation(x: Tensor, z: Tensor) -> float:
 
     0 if one of them is constant; NaN of fewer than four samples.
     """
-    if len(x) < LEAST_ROWS:
+    return unbiased_correlation(distances(x), distances(z))
+
+
+def unbiased_correlation(of_x: Tensor, of_z: Tensor) -> float:
+    """Estimate the squared distance correlation from the distances (n, n) of two tensors."""
+    if len(of_x) < LEAST_ROWS:
         return float("nan")
-    a, b = _unbiased(_distances(x)), _unbiased(_distances(z))
+    a, b = _unbiased(of_x), _unbiased(of_z)
     variances = float((a * a).sum() * (b * b).sum())
     return float((a * b).sum()) / variances**0.5 if variances > 0 else 0 * variances
 
 
-def _distances(x: Tensor) -> Tensor:
+def distances(x: Tensor) -> Tensor:
     """Euclidean distances (n, n) of samples, by products in double precision, which is fast for wide samples."""
     flat = x.flatten(1).double()
     flat = flat - flat.mean(0)

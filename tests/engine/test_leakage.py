@@ -72,6 +72,18 @@ def test_every_split_method_can_be_attacked(method):
     assert all(np.isfinite(list(found.values())))
 
 
+def test_what_is_found_by_chance_stands_beside_every_figure():
+    *_, last = experiment(leakage=few(epochs=20)).rounds()
+    assert last.leakage["chance"].notna().all()
+    rows = last.leakage[last.leakage["client"] == -1].set_index(["cut", "attack", "metric"])
+    value, chance = rows["value"], rows["chance"]
+    assert chance[1, "inversion", "ssim"] < 0.5 * value[1, "inversion", "ssim"]
+    assert chance[0, "mean", "ssim"] == pytest.approx(value[0, "mean", "ssim"])
+    assert abs(chance[1, "dependence", "dcor2_unbiased"]) < 0.1 < chance[1, "dependence", "dcor"]
+    assert chance[1, "norm", "auc"] > 0.5
+    assert chance[1, "commonest label", "accuracy"] < chance[1, "clusters", "accuracy"] < 0.5
+
+
 class OneWay(SplitFedV1):
     """A method whose clients train by themselves; the server tells them nothing."""
 

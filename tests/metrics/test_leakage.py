@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from sfl_sim.metrics.leakage import labels_by_clusters, labels_by_nearest, labels_by_norm, psnr, ssim
+from sfl_sim.metrics.leakage import (
+    by_chance,
+    clusters_of,
+    labels_by_clusters,
+    labels_by_nearest,
+    labels_by_norm,
+    psnr,
+    ssim,
+)
 from sfl_sim.rng import stream
 
 
@@ -62,14 +70,14 @@ def test_orthogonal_directions_give_all_labels_away():
     labels = np.array([2, 0, 1, 0, 2, 2, 1])
     scales = np.array([1.0, 3, 2, 0.1, 5, 7, 1])
     gradients = scales[:, None] * np.eye(4)[labels]
-    assert labels_by_clusters(gradients, labels, 3, seed=0) == 1
+    assert labels_by_clusters(clusters_of(gradients, 3, seed=0), labels) == 1
     assert labels_by_nearest(gradients, labels) == 1
 
 
 def test_equal_directions_give_the_commonest_label_away_at_most():
     labels = np.array([0, 0, 0, 1, 2])
     gradients = np.ones((5, 4))
-    assert labels_by_clusters(gradients, labels, 3, seed=0) == 3 / 5
+    assert labels_by_clusters(clusters_of(gradients, 3, seed=0), labels) == 3 / 5
     assert labels_by_nearest(gradients, labels) == 1  # the nearest is the first, of label 0, and so are the others
     assert math.isnan(labels_by_nearest(gradients[:3], np.array([0, 1, 2])))
 
@@ -77,3 +85,27 @@ def test_equal_directions_give_the_commonest_label_away_at_most():
 def test_a_gradient_of_zero_has_no_direction():
     gradients = np.array([[0.0, 0], [1, 0], [-1, 0], [2, 0]])
     assert labels_by_nearest(gradients, np.array([0, 1, 0, 1])) == 1  # nothing is nearer to -x than to x
+
+
+def test_chance_is_what_a_measure_finds_without_a_link():
+    """Of 200 samples of ten labels in ten messages: the better order and the best assignment gain by chance."""
+    rng = stream(0, "chance")
+    labels, messages = rng.integers(10, size=200), np.repeat(np.arange(10), 20)
+    norms, gradients = rng.random(200), rng.normal(size=(200, 8))
+    clusters, one = clusters_of(gradients, 10, seed=0), np.zeros(200, int)
+    measures = {
+        "norm": (lambda order: labels_by_norm(norms, labels[order], messages), messages, 0.53, 0.62),
+        "clusters": (lambda order: labels_by_clusters(clusters, labels[order]), one, 0.2, 0.28),
+        "nearest": (lambda order: labels_by_nearest(gradients, labels[order]), one, 0.07, 0.13),
+    }
+    for name, (measure, groups, low, high) in measures.items():
+        assert low < by_chance(measure, groups, rng) < high, name
+        assert low - 0.05 < measure(np.arange(200)) < high + 0.05, name
+
+
+def test_samples_change_places_within_their_group_alone():
+    groups = np.array([1, 0, 1, 0, 1, 2])
+    seen = []
+    by_chance(lambda order: seen.append(order) or 0.0, groups, stream(0, "groups"))
+    assert all((groups[order] == groups).all() and sorted(order) == list(range(6)) for order in seen)
+    assert len({tuple(order) for order in seen}) > 5

@@ -115,6 +115,7 @@ def test_the_headlines_name_the_extremes_and_what_labels_tell(folder: Path) -> N
     assert "0.91" in drawn or "0.90" in drawn
     assert "&lt;b&gt;int2" in drawn
     assert "95\u00a0% of the labels" in labels
+    assert "commonest label is right for 20\u00a0%, and sorting at random for 22\u00a0%." in labels
     assert "labels travel with what goes up" in labels
 
 
@@ -130,6 +131,20 @@ def test_page_and_terminal_have_a_row_for_each_variant(folder: Path, tmp_path: P
     assert "<b>int2" not in text.replace("&lt;b&gt;int2", "")
     assert "Who can mount which attack" in text
     assert privacy_in_terminal(folder).row_count == 4
+
+
+def test_chance_stands_below_each_figure_of_what_leaks_if_it_is_known(folder: Path, tmp_path: Path) -> None:
+    (table,) = panels(load_results(folder))[0].tables
+    below = dict(zip(table.titles, [cell.below for cell in table.rows[0]], strict=True))
+    assert below["SSIM"] == "± 0.01; by chance 0.22"
+    assert below["Labels by clusters"] == "by chance 22\u00a0%"
+    assert "chance" not in below["Accuracy"]
+    run = shutil.copytree(folder, tmp_path / "run")
+    old = pd.read_parquet(run / "leakage.parquet").drop(columns="chance")
+    old.to_parquet(run / "leakage.parquet")
+    leaks = load_results(run)
+    assert "chance" not in str([cell for row in panels(leaks)[0].tables[0].rows for cell in row])
+    assert "commonest label is right for 20\u00a0%. Here" in headline(leaks)[-1]
 
 
 def test_a_run_without_attacks_is_refused_in_one_line(run_folder: Path, folder: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from sfl_sim.report.display import any_of, data_size, duration, percent, plural,
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.load import TABLES
 from sfl_sim.report.panel import Cell, Column, Drawing, Panel, Table, by_variant
-from sfl_sim.report.privacy_load import MEASURES, load_results
+from sfl_sim.report.privacy_load import BY_CHANCE, MEASURES, load_results
 from sfl_sim.report.results import TIME, accuracy, of_each, time_in_words
 from sfl_sim.store.reading import read_table
 
@@ -76,12 +76,13 @@ def headline(results: PrivacyResults) -> list[Markup]:
         sentences.append(choose + names + ": every other variant is at best as good as one of these in all three.")
     sorted_right = results.figures["clusters"].dropna()
     if len(sorted_right):
-        chance = percent(results.figures["commonest"].median(), 0)
+        chance = results.figures["clusters" + BY_CHANCE].median()
         share = " to ".join(dict.fromkeys(percent(end, 0) for end in (sorted_right.min(), sorted_right.max())))
         note = " Here labels travel with what goes up, so this is what one learns who only hears what comes down."
         told = (
             f"The gradients that come back give {share} of the labels away to one who sorts them by direction; "
-            f"always naming the commonest label is right for {chance}."
+            f"always naming the commonest label is right for {percent(results.figures['commonest'].median(), 0)}"
+            + (f", and sorting at random for {percent(chance, 0)}." if np.isfinite(chance) else ".")
         )
         sentences.append(escape(told + note * bool(results.table["labels_sent"].any())))
     return sentences
@@ -172,6 +173,20 @@ def over_rounds(results: PrivacyResults) -> list[Panel]:
     return [Panel("While the model learns", "What the server reconstructs with the model of a round.", [("", draw)])]
 
 
+class Leak(Column):
+    """Column of what leaks; below each figure stands what is found by chance, if that was measured."""
+
+    def cell(self, seeds: pd.DataFrame) -> Cell:
+        """The median over `seeds`, the rows of one variant, with its spread and its chance below."""
+        cell = super().cell(seeds)
+        chance = float(seeds[self.key + BY_CHANCE].median())
+        told = [
+            *([cell.below] if cell.below else []),
+            *([f"by chance {self.read(chance)}"] if np.isfinite(chance) else []),
+        ]
+        return cell._replace(below="; ".join(told))
+
+
 def _columns(results: PrivacyResults) -> list[Column]:
     """List the columns of the table: the price, then what leaks."""
     aimed = results.aim is not None and replace(TIME, title=f"Time to {accuracy(results.aim)}")
@@ -180,12 +195,12 @@ def _columns(results: PrivacyResults) -> list[Column]:
         Column("Bytes of a round", "round_bytes", data_size),
         Column("Accuracy", "accuracy", percent, more_is_better=True),
         Column("PG (points)", "performance_gap", points),
-        *(Column(name, column, partial(_read, column)) for column, name in MEASURES.items()),
-        Column("dCor², unbiased", "dcor2", "{:.2f}".format),
-        Column("dCor, biased", "dcor", "{:.2f}".format, more_is_better=None),
-        Column("Labels by clusters", "clusters", partial(percent, digits=0)),
-        Column("by nearest", "nearest", partial(percent, digits=0)),
-        Column("by norm (AUC)", "norm", "{:.2f}".format),
+        *(Leak(name, column, partial(_read, column)) for column, name in MEASURES.items()),
+        Leak("dCor², unbiased", "dcor2", "{:.2f}".format),
+        Leak("dCor, biased", "dcor", "{:.2f}".format, more_is_better=None),
+        Leak("Labels by clusters", "clusters", partial(percent, digits=0)),
+        Leak("by nearest", "nearest", partial(percent, digits=0)),
+        Leak("by norm (AUC)", "norm", "{:.2f}".format),
     ]
     return [column for column in columns if results.figures[column.key].notna().any()]
 
