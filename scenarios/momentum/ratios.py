@@ -6,6 +6,9 @@ Run it from the root of the repository. The paper's hours a round are T / R of i
 Their order, MergeSFL < V1 (epoch) < SMoFi ~ V1 (step) ~<= V2, is judged by the rule of scenarios/trends.py, in percent
 of SMoFi's hours with the same clients. The margin is 10 %: in the paper, V1 (step) takes 0 to 7 % more than SMoFi, and
 V2 from 6 % less to 18 % more than V1 (step). V2 is served in random sweeps; client by client it is in the table only.
+
+Five seeds do not decide it. So it is judged by ten new ones, 100 to 109, as was settled on 27 November 2026 before they
+were run: sfl-sim momentum/hours --timing-only --set seed=100 --set repeats=10, and the same with momentum/hours_tiny.
 """
 
 from __future__ import annotations
