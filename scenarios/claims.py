@@ -25,7 +25,7 @@ from scipy.stats import t
 from scenarios.trends import Comparison, decided, outlook, verdict
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
-PAGES = RESULTS / "README.md", RESULTS / "claims.md"
+PAGES = RESULTS / "README.md", (RESULTS / "claims.yaml").with_suffix(".md")
 MARKED = re.compile(r"(<!-- claims: ([^\n]*) -->\n).*?(<!-- end -->)", re.DOTALL)
 WORDS = "reproduced", "refuted", "undecided", "not run"
 NUMBER = r"[+-]?\d+(?:\.\d+)?"
