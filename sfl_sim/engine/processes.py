@@ -78,12 +78,20 @@ def usual_jobs(n_trials: int, trial_s: float, settings: Settings) -> int:
     It is the number of physical cores, as far as each trial finds as much free memory as this process takes. It is 1
     for less than `WORTH_S` of work, on a GPU, and where a step uses several threads: they share the cores already.
     """
+    if not _is_importable():
+        return 1
     shares_cores = pick_device(settings.device).type != "cpu" or torch.get_num_threads() > 1
     if n_trials * trial_s < WORTH_S or (shares_cores and not settings.timing_only):
         return 1
     in_memory = psutil.virtual_memory().available // psutil.Process().memory_info().rss
     cores: int = cpu_count(only_physical_cores=True)
     return max(1, min(n_trials, cores, in_memory))
+
+
+def _is_importable() -> bool:
+    """Return True unless the program came from standard input, where other processes cannot find it again."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return file is None or os.path.exists(file)
 
 
 def _one_by_one(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
@@ -157,6 +165,9 @@ def given_to_processes(scenarios: Iterable[Scenario]) -> Permission:
 
     Raises ScenarioError if they cannot get them, or would run the user's whole script, which they import first.
     """
+    if not _is_importable():
+        problem = "a program from standard input cannot run in several processes, which import it: write it into a file"
+        raise ScenarioError(problem, key="jobs", allowed="1")
     main = sys.modules["__main__"]
     script = Path(getattr(main, "__file__", None) or "")
     if main.__spec__ is None and script.is_file() and b"__name__" not in script.read_bytes():

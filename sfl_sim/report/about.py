@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sfl_sim.metrics.scores import score_of
-from sfl_sim.report.display import plural
+from sfl_sim.report.display import object_name, plural
 from sfl_sim.report.frames import titles
 from sfl_sim.store import changed_files
 
@@ -70,7 +70,13 @@ def _text(settings: Mapping[str, Any], key: str) -> str:
     """The value of a key, or all values of a section, as text; empty if there is none, or none worth telling."""
     value = settings.get(key)
     if value is not None:
-        return "" if value == 1 and key in UNLESS_ONE else f"{value:g}" if isinstance(value, float) else str(value)
+        return (
+            ""
+            if value == 1 and key in UNLESS_ONE
+            else f"{value:g}"
+            if isinstance(value, float)
+            else object_name(str(value))
+        )
     section = {name.removeprefix(f"{key}."): each for name, each in settings.items() if name.startswith(f"{key}.")}
     known = {name: each for name, each in section.items() if each is not None}
     return " ".join(f"{each}" if name in CHOICES else f"{name}={each}" for name, each in known.items())

@@ -12,6 +12,7 @@ from markupsafe import escape
 from sfl_sim.metrics.scores import score_of
 from sfl_sim.metrics.typical import typical_round
 from sfl_sim.report import style
+from sfl_sim.report.display import object_name
 from sfl_sim.report.load import IN_MEMORY, Tables
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def merge(runs: Sequence[Run]) -> Frames:
     rounds["bytes_moved"] = rounds["bytes_up"] + rounds["bytes_down"]
     rounds["bytes_moved"] = rounds.groupby(["variant", "seed"])["bytes_moved"].cumsum()
     for table, column in (("labels", "label_name"), ("layers", "name"), ("layers", "model")):
-        merged[table][column] = merged[table][column].astype(str).map(escape)
+        merged[table][column] = merged[table][column].astype(str).map(object_name).map(escape)
     return Frames(**merged, runs=list(runs), variants=variants)
 
 

@@ -281,3 +281,21 @@ def test_without_ray_its_extra_is_named(monkeypatch, tmp_path):
     with pytest.raises(ScenarioError, match=r"--backend: Ray is not installed; .*pip install 'sfl-sim\[ray\]'"):
         run(study(), tmp_path / "run", replace(TIMING, backend="ray"))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_program_from_standard_input_is_told_in_one_line(tmp_path):
+    program = """
+import sfl_sim
+scenario = {"clients": {"count": 2}, "train": {"rounds": 1}, "data": {"train_samples": 100}, "repeats": 2}
+sfl_sim.run(scenario, out="run", jobs=2, timing_only=True)
+"""
+    done = subprocess.run([sys.executable, "-"], input=program, cwd=tmp_path, capture_output=True, text=True)
+    assert (
+        done.stderr.strip()
+        .splitlines()[-1]
+        .startswith("sfl_sim.errors.ScenarioError: jobs: a program from standard input cannot run in several processes")
+    )
+    done = subprocess.run(
+        [sys.executable, "-"], input=program.replace("jobs=2", "jobs=None"), cwd=tmp_path, capture_output=True
+    )
+    assert done.returncode == 0
