@@ -53,6 +53,7 @@ def check_leakage(scenario: Scenario, method: Method) -> None:
     wanted = scenario.report.leakage
     if wanted is None or not method.is_split:
         return
+    one_batch_size(scenario.train, "report.leakage")
     if len(method.data) < 2:
         raise ScenarioError("needs a client that is attacked and one whose samples are known", key="clients.count",
                             found=len(method.data), allowed="2 and more")  # fmt: skip

@@ -296,6 +296,10 @@ sfl_sim.run(scenario, out="run", jobs=2, timing_only=True)
         .startswith("sfl_sim.errors.ScenarioError: jobs: a program from standard input cannot run in several processes")
     )
     done = subprocess.run(
-        [sys.executable, "-"], input=program.replace("jobs=2", "jobs=None"), cwd=tmp_path, capture_output=True
+        [sys.executable, "-"],
+        input=program.replace("jobs=2", "jobs=None"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0
