@@ -185,7 +185,7 @@ def test_what_cannot_be_used_is_one_line(train, problem):
 
 def test_an_attack_needs_one_size_of_batches_before_anything_runs():
     scenario = {"train": {"batch_size": [8, 16]}, "clients": {"count": 2}, "report": {"leakage": {"samples": 10}}}
-    with pytest.raises(ScenarioError, match="report.leakage: needs one train.batch_size for all clients"):
+    with pytest.raises(ScenarioError, match=r"report.leakage: needs one train.batch_size for all clients"):
         Experiment(parse(scenario).variants[0].scenario, None)
 
 
