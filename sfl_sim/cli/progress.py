@@ -65,7 +65,7 @@ def _lines(planned: Planned, console: Console) -> Iterator[Notify]:
 
     def notify(news: News) -> None:
         match news:
-            case Ended(trial, round):
+            case Ended(trial, round, True):
                 of, done = planned.trials[trial][1], round.row["round"]
                 if done != of and not round.stopped and done % -(-of // LINES_PER_TRIAL):
                     return

@@ -29,10 +29,11 @@ class Began:
 
 @dataclass(frozen=True)
 class Ended:
-    """A trial has finished a round."""
+    """A trial has finished a round; `is_new` is False if a resumed run takes it over from an earlier one."""
 
     trial: int
     round: Round
+    is_new: bool = True
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,8 @@ class _Trial:
 
         Raises CheckpointMismatch if the run cannot go on from `resume`.
         """
-        self.notify(Began(self.number, len(resume.rounds) if resume else 0))
+        n_known = len(resume.rounds) if resume else 0
+        self.notify(Began(self.number, n_known))
         experiment = self._experiment()
         trial = TrialWriter(self.place, self.variant.name, self.variant.scenario.seed)
         trial.add_tables({"layers": experiment.layers()})
@@ -149,7 +150,7 @@ class _Trial:
         try:
             while (round := next(rounds, None)) is not None:
                 with uninterrupted():
-                    self._write_round(round, trial, experiment, writer)
+                    self._write_round(round, trial, n_known, writer)
         except Exception as error:
             if experiment.is_walking and not isinstance(error, CheckpointMismatch):
                 raise CheckpointMismatch(f"the walk up to it fails: {type(error).__name__}: {error}") from error
@@ -189,9 +190,7 @@ class _Trial:
         experiment.walk.clock.events.after_job.append(writer.after_job)
         return writer
 
-    def _write_round(
-        self, round: Round, trial: TrialWriter, experiment: Experiment, writer: CheckpointWriter | None
-    ) -> None:
+    def _write_round(self, round: Round, trial: TrialWriter, n_known: int, writer: CheckpointWriter | None) -> None:
         trial.add_round(
             round.row,
             round.labels,
@@ -203,7 +202,7 @@ class _Trial:
         )
         trial.add_tables(round.final)
         self.stopped = round.stopped
-        self.notify(Ended(self.number, round))
+        self.notify(Ended(self.number, round, is_new=round.row["round"] > n_known))
         is_last = round.stopped or round.row["round"] == self.variant.scenario.train.rounds
         if writer and not is_last and writer.rounds < round.row["round"]:
             writer.after_round(StoredRound(round.row, round.labels, round.confusion, round.leakage))

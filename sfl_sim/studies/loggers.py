@@ -108,7 +108,7 @@ def logging(to: Sequence[str | Log], notify: Notify) -> Iterator[Notify]:
                 names[:] = [name for name, _ in news.trials]
             if isinstance(news, Reused) and logs:
                 notify(Warned(news.trial, "is reused, so that loggers are told nothing; --fresh trains it again"))
-            if isinstance(news, Ended):
+            if isinstance(news, Ended) and news.is_new:
                 row = {key: value for key, value in news.round.row.items() if isinstance(value, int | float)}
                 numbers = {key: float(value) for key, value in row.items() if math.isfinite(value) and key != "round"}
                 for name, log in list(logs.items()):

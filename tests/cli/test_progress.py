@@ -1,5 +1,6 @@
 """Progress without a terminal: a line for some rounds, and all warnings."""
 
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -39,6 +40,14 @@ def test_every_tenth_of_the_rounds_is_a_line(printed):
     lines = printed(PLANNED, Began(0), *(ended(0, number) for number in range(1, 21)))
     assert len(lines) == 10
     assert lines[-1] == "fedavg  round 20/20  20 min simulated  accuracy 0.500"
+
+
+def test_rounds_that_a_resumed_run_takes_over_are_not_printed_again(printed):
+    old = [replace(ended(1, 1), is_new=False)]
+    assert printed(PLANNED, Began(1, after=1), *old, ended(1, 2)) == [
+        "[hydra]  goes on after round 1",
+        "[hydra]  round 2/2  2 min simulated  accuracy 0.500",
+    ]
 
 
 def test_whatever_else_becomes_of_a_trial_is_one_too(printed):
