@@ -34,14 +34,16 @@ def build_loss(train: Train, dataset: Dataset, net: Network, device: torch.devic
     function = named(name, by_name, KEY)
     if name not in by_name and not callable(function):
         raise ScenarioError("is no function", key=KEY, found=name)
-    options = _options(train, dataset, name, device)
+    options = _options(train, dataset, name, net.dtype, device)
     if name not in by_name:
         _try(function, dataset, net, is_batched=train.executor == "batched")
         return ByMean(function)
     return ByMean(partial(function, **options)) if options else function
 
 
-def _options(train: Train, dataset: Dataset, name: str, device: torch.device | None) -> dict[str, Any]:
+def _options(
+    train: Train, dataset: Dataset, name: str, dtype: torch.dtype, device: torch.device | None
+) -> dict[str, Any]:
     """Return the arguments of torch's loss that the scenario's keys stand for; or raise ScenarioError."""
     goal = dataset.goal
     options: dict[str, Any] = {}
@@ -57,7 +59,8 @@ def _options(train: Train, dataset: Dataset, name: str, device: torch.device | N
         if name not in ("cross_entropy", "bce"):
             problem = f"are for cross_entropy and bce, and train.loss is {name}"
             raise ScenarioError(problem, key="train.class_weights", found=train.class_weights)
-        weights = torch.tensor(_weights(train.class_weights, dataset, train.ignore_index), device=device)
+        given = _weights(train.class_weights, dataset, train.ignore_index)
+        weights = torch.tensor(given, dtype=dtype, device=device)
         options["pos_weight" if name == "bce" else "weight"] = weights
     return options
 

@@ -142,6 +142,12 @@ def test_a_method_predicts_numbers_or_says_why_not(name):
     assert {"r2", "mae", "rmse"} <= rows[-1].keys()
 
 
+@pytest.mark.parametrize("data", ["digits", "digit_pairs", "digit_masks"])
+def test_weights_have_the_type_of_the_network(data):
+    ours = experiment(data, class_weights="balanced", precision="float64")
+    assert all(np.isfinite(round.row["loss"]) for round in ours.rounds())
+
+
 @pytest.mark.parametrize("report", [{"snapshots": {"rounds": [1]}}, {"leakage": {"samples": 10}}])
 def test_what_asks_for_labels_says_so(report):
     with pytest.raises(ScenarioError, match=r"needs one label for each sample .*found 'numbers'"):
