@@ -1,6 +1,7 @@
 """Own code is known by its source: that of its module, and of what the module imports from its own folder."""
 
 import sys
+import sysconfig
 
 import pytest
 
@@ -42,10 +43,16 @@ def test_it_changes_with_any_of_its_files_and_with_no_other(sources, edited):
     assert (own_sources("my_nets") == before) == (edited == "plots.py")
 
 
-def test_of_an_installed_package_no_other_is_part(sources):
-    files = own_sources("rich.console")
-    assert all(name.startswith("rich/") for name in files)
-    assert len(files) > 10
+def test_an_installed_package_is_one_digest_of_all_its_files(sources, monkeypatch):
+    paths = sysconfig.get_paths() | {"purelib": str(sources)}
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: paths)
+    before = own_sources("my_package.inner")
+    assert before.keys() == {"my_package"}
+    own_sources.cache_clear()
+    assert own_sources("my_nets").keys() == {"my_nets"}
+    (sources / "my_package" / "inner.py").write_text("relu = 2")
+    own_sources.cache_clear()
+    assert own_sources("my_package") != before
 
 
 def test_code_without_a_source_equals_nothing(monkeypatch):
