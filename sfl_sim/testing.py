@@ -259,11 +259,12 @@ class World:
         presence: Sequence[Presence] | None = None,
         lost: Policy = "wait",
         deadline_s: float = inf,
+        wanted: float = inf,
         **settings: Any,
     ) -> Run:
         """Run these rounds or the usual ones; clients may be lost as in `Dropouts`. `settings` are of the task."""
         method, world = case.method(self.work(device, **settings)), replace(self.fleet, presence=presence)
-        dropouts = Dropouts(lost, presence, deadline_s)
+        dropouts = Dropouts(lost, presence, deadline_s, wanted)
         rounds = self.rounds if rounds is None else rounds
         return simulate(method, rounds, self.order, world, executor, workers=self.workers, dropouts=dropouts)
 
@@ -621,7 +622,7 @@ def check_all_lost(case: Case) -> None:
 
 
 def check_rounds_end(case: Case) -> None:
-    """Expect rounds to end whenever clients are lost, or a deadline passes."""
+    """Expect rounds to end whenever clients are lost or overtaken, or a deadline passes."""
     rows = _second_round(case, LOSSY)
     if rows is None:
         return
@@ -632,6 +633,9 @@ def check_rounds_end(case: Case) -> None:
             deadline_s = max(leave_s.values()) - rows["requested_s"].min()
             late = LOSSY.run(case, [EVERYBODY] * 2, device=None, lost="deadline", deadline_s=deadline_s)
             _expect(bool(late.clock.records.dropouts), "no client is too late for a deadline within the round")
+    first = LOSSY.run(case, [EVERYBODY] * 3, device=None, wanted=2)
+    found = bool(first.clock.records.dropouts)
+    _trait(first.method, "waits_for_all", found, "a round with as many clients as wanted goes on without the others")
 
 
 def _second_round(case: Case, world: World) -> NDArray[np.void] | None:

@@ -30,8 +30,8 @@ from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.zoo import is_weightless, network
 from sfl_sim.ops import SERVER
 from sfl_sim.rng import stream
-from sfl_sim.scenario.optional_sections import Availability, Noise
-from sfl_sim.scenario.sections import ClientCuts, Model, Scenario, Train
+from sfl_sim.scenario.optional_sections import Noise
+from sfl_sim.scenario.sections import ClientCuts, Clients, Model, Scenario, Train
 from sfl_sim.sim.clock import Clock, Plans
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock
@@ -337,7 +337,7 @@ def build_clock(
         max_wait_s=float("inf") if server.max_wait_s is None else server.max_wait_s,
         seed=scenario.seed,
         include_model_exchange=server.include_model_exchange,
-        dropouts=_dropouts(scenario.clients.availability, fleet),
+        dropouts=_dropouts(scenario.clients, fleet),
     )
     return Clock(events, plans)
 
@@ -357,8 +357,11 @@ def _number(value: float | str) -> float:
     return float("inf") if value in ("all", "unlimited") else float(value)
 
 
-def _dropouts(availability: Availability | None, fleet: Fleet) -> Dropouts:
+def _dropouts(clients: Clients, fleet: Fleet) -> Dropouts:
+    availability = clients.availability
+    n = round_size(clients.participation, len(fleet.macs_per_s))
+    wanted = n if clients.overcommit else float("inf")
     if availability is None:
-        return Dropouts()
+        return Dropouts(wanted=wanted)
     deadline_s = float("inf") if availability.deadline_s is None else availability.deadline_s
-    return Dropouts(availability.lost, fleet.presence, deadline_s)
+    return Dropouts(availability.lost, fleet.presence, deadline_s, wanted)

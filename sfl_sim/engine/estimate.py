@@ -16,7 +16,8 @@ from sfl_sim.training.steps import Forward
 
 
 class SecondsPerSample:
-    """Estimated seconds per sample of each client: both passes of its part-1, and both directions of its links.
+    """Estimated seconds per sample of each client: both passes of its part-1, and both directions of its links; without
+    a split, both passes of the whole network.
 
     Links have their mean rates; latency, loading of samples, queues and jitter are left out.
 
@@ -29,18 +30,22 @@ class SecondsPerSample:
         self._wire = wire
         self._part1 = cache(lambda cut: Replica(network.part(0, cut)))
         self._cuts = cuts
+        self._whole = len(network)
         self._data = data
         self._fleet = fleet
 
     def __call__(self, c: int) -> float:
         """Give the seconds per sample of client `c`."""
         self.asked = True
-        batch_size, fleet, replica = self._data.size(c), self._fleet, self._part1(self._cuts[c])
+        batch_size, fleet = self._data.size(c), self._fleet
+        replica = self._part1(self._cuts[c] if self._cuts else self._whole)
         part = replica.part
+        device_s = fleet.processors[c].seconds(part.work(batch_size, passes=3))
+        if not self._cuts:
+            return device_s / batch_size
         numel = part.out_numel if part.n_parameters else 0  # no gradient comes down to frozen layers
         whole = Value("gradients", batch_size * numel * part.wire_dtype.itemsize, batch_size)
         up = self._wire.coded_up(Forward().out(replica, Value("batch", samples=batch_size)), [part])
         down = self._wire.coded_gradient(whole, up, part, c=c, round=0)
-        device_s = fleet.processors[c].seconds(part.work(batch_size, passes=3))
         links_s = up.size_bytes / fleet.uplinks[c].mean_bps + down.size_bytes / fleet.downlinks[c].mean_bps
         return (device_s + BITS_PER_BYTE * links_s) / batch_size

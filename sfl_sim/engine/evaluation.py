@@ -26,7 +26,7 @@ from sfl_sim.store.schema import tables
 from sfl_sim.training.alternatives import Model, replicas_by_name
 from sfl_sim.training.deployed import answers_of_clients, representations
 from sfl_sim.training.eager import Eager
-from sfl_sim.training.evaluate import CodedAt, Evaluation, evaluate, evaluate_others
+from sfl_sim.training.evaluate import CodedAt, Evaluation, evaluate, evaluate_others, losses_of
 
 Tables = dict[str, pd.DataFrame]
 Metrics = Mapping[str, Callable[[Tensor, Tensor], float]]
@@ -62,6 +62,11 @@ class Evaluator:
         if dataset.goal.scores_labels:
             return evaluate(model, self._x, self._y, n_labels=dataset.n_labels, **settings)
         return evaluate_others(model, self._x, self._y, dataset.goal, n_labels=len(dataset.answers), **settings)
+
+    def losses(self, client: int) -> Tensor:
+        """Give the losses (n,) of the global model for the training samples of a client."""
+        images, share = self._images, torch.from_numpy(self.setup.shares[client]).to(self._x.device)
+        return losses_of(self.method.model(), images.x[share], images.y[share], images.prepare, images.targets)
 
     @property
     def coded(self) -> CodedAt | None:

@@ -20,7 +20,7 @@ from sfl_sim.engine.evaluation import Evaluator, own_metrics
 from sfl_sim.engine.layer_table import layer_table
 from sfl_sim.engine.leakage import Meter, check_leakage
 from sfl_sim.engine.optimisation import largest_batch
-from sfl_sim.engine.participation import check_survival
+from sfl_sim.engine.participation import check_participation
 from sfl_sim.engine.round_tables import client_table, round_row
 from sfl_sim.engine.rounds import Round, WalkedRound, joined
 from sfl_sim.engine.setup import setup_of
@@ -31,6 +31,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.on_nan import OnNan
+from sfl_sim.ops import On, State, Value
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.training.alternatives import Model, replicas_by_name
 from sfl_sim.training.eager import Eager
@@ -38,6 +39,7 @@ from sfl_sim.training.hardware import check_compiler
 from sfl_sim.training.precision import check_precision
 from sfl_sim.training.provenance import Provenance
 from sfl_sim.training.replay import Replay
+from sfl_sim.training.utility import Utility
 
 
 class Experiment:
@@ -70,7 +72,7 @@ class Experiment:
         train, method = scenario.train, setup.method(device)
         check_snapshots(scenario, method)
         check_leakage(scenario, method)
-        check_survival(scenario, method)
+        check_participation(scenario, method, len(setup.shares))
         metrics = own_metrics(scenario)
         self.stopping = Stopping(train) if train.stop or train.on_round_end else None
         self.executor = provenance or build_executor(train, device)
@@ -79,6 +81,8 @@ class Experiment:
             self.memory = Replay(self.executor)
         clock = build_clock(scenario, self.fleet, self.memory or self.executor, self.counts)
         self.walk = Walk(setup, method, clock)
+        if device is not None or provenance:
+            self.walk.participation.utility_of = self._utility
         self.server_model_bytes: int | None = 0
         self.joule = None if self.fleet.power is None else np.zeros(len(self.shares))
         self._model: Model = []
@@ -90,6 +94,17 @@ class Experiment:
             self.evaluator = Evaluator(setup, method, metrics=metrics, on_nan=self.on_nan, device=device)
             if scenario.report.leakage and method.is_split:
                 self.meter = Meter(setup, method)
+
+    def _utility(self, client: int) -> float:
+        """Give how much a client's samples can still teach the global model (`Utility`), as a number that is read."""
+        events, value = self.walk.clock.events, Value("utility")
+        step = Utility(lambda: self.evaluator.losses(client))
+        model = replicas_by_name(self.method.model()).values()
+        value.content = events.executor.run(On(client, step, State("utility"), *model))
+        number = events.executor.read(value)
+        assert number is not None
+        events.records.reads.append(number)
+        return number
 
     @property
     def method(self) -> Method:

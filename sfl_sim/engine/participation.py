@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf, nan
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sfl_sim.engine.choices import KEY, Candidates, Chooser, check_untrained
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
 from sfl_sim.metrics.dropouts import spent_by
@@ -24,9 +25,22 @@ MAX_STAYS, MAX_STAYS_A_CLIENT = 10_000_000, 10_000
 """Stays of clients in a run, in all and on average per client, beyond which listing them takes too long."""
 
 
-def check_survival(scenario: Scenario, method: Method) -> None:
-    """Check that the method can lose clients, or end rounds by a deadline, as the scenario says; or ScenarioError."""
+def check_participation(scenario: Scenario, method: Method, n_clients: int) -> None:
+    """Check that clients can be chosen, lost and overtaken with this method as the scenario says; or ScenarioError."""
     availability, name = scenario.clients.availability, scenario.method.name
+    size = round_size(scenario.clients.participation, n_clients)
+    if (choice := scenario.clients.choice) and size >= n_clients:
+        raise ScenarioError("has no effect where all clients take part", key=KEY, found=choice.kind)
+    if n := scenario.clients.overcommit:
+        key = "clients.overcommit"
+        if size + n > n_clients:
+            problem = f"asks more clients than there are: {size} of {n_clients} take part"
+            raise ScenarioError(problem, key=key, found=n, allowed=f"at most {n_clients - size}")
+        if not (method.survives and method.waits_for_all):
+            problem = f"{name} nowhere waits for all clients of a round, so that it could go on without the last ones"
+            raise ScenarioError(problem, key=key, found=n, allowed=[0])
+        if scenario.clients.network.shared is not None:
+            raise ScenarioError("cannot be given together with clients.network.shared", key=key, found=n, allowed=[0])
     if availability is None:
         return
     key, lost = "clients.availability.lost", availability.lost
@@ -44,23 +58,44 @@ def round_size(participation: float, n_clients: int) -> int:
 
 
 class Participation:
-    """Draws the participants of one round after another, and records presence and dropouts.
+    """Chooses the participants of one round after another, and records presence and dropouts.
 
     Args:
         clock: the clock, which knows the present clients and the dropouts.
         clients: all clients in cyclic order.
-        participation: share of the clients that takes part in a round; fewer if fewer are present.
+        size: number of clients that are asked in a round; fewer if fewer are present.
+        choose: chooses them.
+        expected_s: see `Candidates`.
         is_tracked: True if clients can be away or too late, so that there is something to record.
+
+    Attributes:
+        utility_of: gives a client's utility after a round; None where nothing is trained.
     """
 
-    def __init__(self, clock: Clock, clients: Sequence[int], participation: float, seed: int, is_tracked: bool) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        clients: Sequence[int],
+        size: int,
+        choose: Chooser,
+        expected_s: Callable[[int], float],
+        seed: int,
+        is_tracked: bool,
+    ) -> None:
         self.clock = clock
         self.clients = clients
-        self.size = round_size(participation, len(clients))
+        self.size = size
+        self.choose = choose
+        self.expected_s = expected_s
         self.seed = seed
         self.is_tracked = is_tracked
+        self.utility_of: Callable[[int], float] | None = None
         self.dropouts: list[Dropout] = []
         self._row: dict[str, int] = {}
+        n = max(clients) + 1
+        self._took_s, self._utility = np.full(n, nan), np.full(n, nan)
+        self._last_round = np.zeros(n, dtype=np.int64)
+        self._gains: list[float] = []
 
     def begins_s(self) -> float:
         """Give the instant at which the next round can begin: now, or when the first client comes back."""
@@ -68,7 +103,7 @@ class Participation:
         return now_s if self._presence is None else min(presence.again_s(now_s) for presence in self._presence)
 
     def begin(self, round: int) -> list[int]:
-        """Draw the round's participants from the present clients, in cyclic order; waits until a client is present."""
+        """Choose the participants from the present clients, in cyclic order; waits until a client is present."""
         if not self.is_tracked:
             return self.draw(round, self.clients)
         clients = self.clock.run(lambda: _who_is_there(self.clients), round)
@@ -76,12 +111,34 @@ class Participation:
         return self.draw(round, clients)
 
     def draw(self, round: int, clients: Sequence[int]) -> list[int]:
-        """Draw without replacement from `clients`; all of them if they are few."""
-        n = len(clients)
-        if n <= self.size:
+        """Choose from `clients`; all of them if they are few."""
+        if len(clients) <= self.size:
             return list(clients)
-        chosen = stream(self.seed, "participants", round).choice(n, self.size, replace=False)
-        return [clients[i] for i in sorted(chosen)]
+        rng = stream(self.seed, "participants", round)
+        candidates = Candidates(
+            clients, self.size, self.expected_s, round, rng, self._took_s, self._last_round, self._gains
+        )
+        return list(self.choose(candidates, self._utility))
+
+    def learn(self, round: int, clients: Sequence[int], started_s: float, ops: NDArray[np.void]) -> None:
+        """Note how long the participants of a round took, and their utilities, for later choices.
+
+        Args:
+            ops: the round's operations (`OP_DTYPE`).
+        """
+        if self.choose.is_random:
+            return
+        lost = {dropout.client for dropout in self.clock.events.records.dropouts}
+        stayed = [client for client in clients if client not in lost]
+        ended_s = np.full(len(self._took_s), nan)
+        np.fmax.at(ended_s, ops["client"][ops["client"] >= 0], ops["ended_s"][ops["client"] >= 0])
+        self._took_s[stayed] = ended_s[stayed] - started_s
+        self._last_round[stayed] = round
+        if self.utility_of is None:
+            check_untrained(self.choose)
+        elif self.choose.asks_training:
+            self._utility[stayed] = [self.utility_of(client) for client in stayed]
+            self._gains.append(float(self._utility[stayed].sum()))
 
     def end(self, clients: Sequence[int], ops: NDArray[np.void]) -> dict[str, float]:
         """Give columns of the round's row: the number of clients `present` and of participants `lost`, and what the

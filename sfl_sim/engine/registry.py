@@ -89,7 +89,7 @@ def find_order(name: str) -> Order:
 
 def method_options(kind: type[Method], scenario: Scenario) -> Any:
     """Return the scenario's keys below `method` as the method's own options."""
-    return _filled(kind.Options, scenario.method.options, section="method", head="name", name=scenario.method.name)
+    return filled(kind.Options, scenario.method.options, section="method", head="name", name=scenario.method.name)
 
 
 def find_codec(coding: Coding | None, key: str) -> Codec | None:
@@ -103,7 +103,7 @@ def find_codec(coding: Coding | None, key: str) -> Codec | None:
     options = coding.options
     if kind is Delta:
         options["inner"] = find_codec(_inner_coding(options.get("inner"), f"{key}.inner"), f"{key}.inner")
-    codec: Codec = _filled(kind, options, section=key, head="kind", name=coding.kind)
+    codec: Codec = filled(kind, options, section=key, head="kind", name=coding.kind)
     return codec
 
 
@@ -118,7 +118,7 @@ def _inner_coding(given: Any, key: str) -> Coding | None:
         raise first from error
 
 
-def _filled(kind: type[pydantic.BaseModel], options: Mapping[str, Any], section: str, head: str, name: str) -> Any:
+def filled(kind: type[pydantic.BaseModel], options: Mapping[str, Any], section: str, head: str, name: str) -> Any:
     """Make the options of what a section names by its key `head`. Raises ScenarioError for the first wrong one."""
     try:
         return kind(**options)

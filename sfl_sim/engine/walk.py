@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 
-from sfl_sim.engine.participation import Participation
+from sfl_sim.engine.choices import KEY, find_choice
+from sfl_sim.engine.participation import Participation, round_size
 from sfl_sim.engine.rounds import NO_OPS, WalkedRound, joined
 from sfl_sim.engine.setup import Setup
 from sfl_sim.errors import ScenarioError
@@ -54,15 +55,22 @@ class Walk:
         self.participation = Participation(
             clock,
             setup.cyclic,
-            clients.participation,
+            round_size(clients.participation, len(setup.cyclic)) + clients.overcommit,
+            find_choice(clients.choice),
+            self._expected_s,
             setup.scenario.seed,
-            is_tracked=clients.availability is not None,
+            is_tracked=clients.availability is not None or clients.overcommit > 0,
         )
         self.on_begin: list[Callable[[int, Sequence[int]], object]] = []
         self._chosen: dict[int, Sequence[int]] = {}
         self._before: list[WalkedRound] = []
         self._first = first
         self._started_s = started_s
+
+    def _expected_s(self, client: int) -> float:
+        """Estimate the seconds that a client needs for its samples in a round."""
+        task = self.method.task
+        return task.sample_s(client) * task.data.n_batches(client) * task.data.size(client)
 
     def elsewhere(self, clock: Clock) -> Walk:
         """Make a walk of the same method in another system, with the participants that have been chosen here."""
@@ -116,7 +124,9 @@ class Walk:
             parts.append(self.finish(number))
         parts, self._before = [*self._before, *parts], []
         took_part = tuple(method.took_part(clients))
-        return joined([part._replace(clients=took_part) for part in parts])
+        walked = joined([part._replace(clients=took_part) for part in parts])
+        self.participation.learn(number, clients, walked.started_s, walked.ops)
+        return walked
 
     def finish(self, number: int) -> WalkedRound:
         """Run what follows the last round."""
@@ -158,6 +168,8 @@ class Walk:
         clock = self.clock
         if not self._is_regular:
             raise NotPlannable(DIFFERENT)
+        if not self.participation.choose.is_random:
+            raise NotPlannable("the choice of clients depends on their speeds")
         rounds: dict[tuple[Hashable, int | Sequence[Turns]], WalkedRound] = {}
         method = self.method
 
@@ -187,9 +199,11 @@ class Walk:
 
     def _come_to_the_first(self) -> None:
         """Skip the rounds before the first. Participants are chosen for them, as if every client were present: a
-        method may count whom it has chosen.
+        method may count whom it has chosen. Raises ScenarioError if the choice may depend on the rounds before.
         """
         clock, everybody = self.clock, self.setup.cyclic
+        if not self.participation.choose.is_random:
+            raise ScenarioError("depends on the rounds before", key=KEY, found=self.participation.choose.name)
         clock.run(self.method.prepare, 1, in_round=False)
         for number in range(1, self._first):
             self._choose(number, self.participation.draw(number, everybody))

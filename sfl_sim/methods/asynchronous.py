@@ -93,7 +93,7 @@ class Asynchronous(SplitStep):
     """
 
     options: AsynchronousOptions
-    knows_deadlines = False
+    knows_deadlines = waits_for_all = False
     depends_on_time = True
 
     @classmethod

@@ -243,6 +243,9 @@ class Method(ABC):
     survives=True)`, and not inherited."""
     knows_deadlines: ClassVar[bool] = True
     """True if a deadline can end a round: False if the server never waits, or if clients take turns."""
+    waits_for_all: bool = True
+    """True if rounds wait for all their clients in parallel flows named after them, so that they can go on without the
+    last ones."""
     only_averages: ClassVar[bool] = False
     """True if models become one by `Average` alone, so that products of adapters can take the place of averages."""
     is_split: bool = True

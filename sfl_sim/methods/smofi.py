@@ -54,7 +54,7 @@ class Smofi(ServerCopies, regular=True, survives=True):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.rule = host_rule(task, self.options)
-        self.forgets_lost = not self.options.fusion
+        self.forgets_lost = self.waits_for_all = not self.options.fusion
         self.carried: Fusion | None = None
         """The last round's buffers, whose mbar the next round goes on from with `carry_fused`."""
         if self.options.fusion and len(set(task.cuts)) > 1:

@@ -21,7 +21,7 @@ class SplitNN(SplitMethod, survives=True):
 
     only_averages = False  # it averages nothing
     uploads_model = False
-    knows_deadlines = False
+    knows_deadlines = waits_for_all = False
     shares_server_model = True
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:

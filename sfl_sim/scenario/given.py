@@ -23,7 +23,8 @@ SAMPLES, HOLDINGS = "data.factory", "data.partition"
 """Keys at which an object is data: samples with their labels, or a list of the sample indices of each client."""
 OBJECTS = {
     SAMPLES, "model.factory", "method", "method.name", "server.order", "train.on_round_end", "train.loss",
-    "train.optimizer", "train.server.optimizer", "train.schedule", "train.schedule.kind",
+    "train.optimizer", "train.server.optimizer", "train.schedule", "train.schedule.kind", "clients.choice",
+    "clients.choice.kind",
 }  # fmt: skip
 """Keys at which an object may stand for a text, besides the metrics."""
 METRICS = "report.metrics."

@@ -167,6 +167,14 @@ class Network(Rated):
     means none."""
 
 
+class Choice(Coding):
+    """Choice of the clients that take part: its kind alone, or a section with its options."""
+
+    kind: Annotated[str, Field(min_length=1)]
+    """random: all equally likely; tiers: a tier of equally fast ones, then its clients; oort: those that learn much in
+    little time; or one of your own: package.module:choose (docs/methods/choices.md)."""
+
+
 class Clients(Section):
     """The clients."""
 
@@ -175,6 +183,12 @@ class Clients(Section):
     all owners with natural, as many as there are lists with indices, else 10."""
     participation: PositiveShare = 1.0
     """Share of the clients that take part in a round."""
+    choice: Choice | None = None
+    """Choice of the clients that take part: random (null), tiers or oort, a section with its options, or one of your
+    own. From Python also the function itself."""
+    overcommit: Natural = 0
+    """Number of clients that are asked beyond those that take part: wherever the server waits for all clients, the
+    round goes on without the last ones."""
     compute: Annotated[Compute, Concern.SYSTEM] = Compute()
     """Speed of the devices: a section, a profile's name, or multiply-accumulates per second."""
     network: Annotated[Network, Concern.SYSTEM] = Network()

@@ -15,6 +15,11 @@ WAITS: Any = object()
 """What carrying out an operation gives if the flow has to wait for its result."""
 
 
+NOTHING = (_ for _ in ())
+"""A flow that has ended."""
+next(NOTHING, None)
+
+
 class Branch(simpy.Event):
     """A flow that a clock carries out, and the one SimPy event for which it waits, scheduled again and again.
 
@@ -31,12 +36,13 @@ class Branch(simpy.Event):
         link: that it takes, if it sends.
         requested_s, started_s, lasts_s, lost_s: of the operation: its request, its start, its duration, and the instant
             at which it is lost.
-        branches, n_left: those of the `par` under way, and the number of them that have not ended.
+        branches, n_left, n_wanted: those of the `par` under way, the number of them that have not ended, and of those
+            for which it still waits.
     """
 
     __slots__ = (
-        "branches", "callbacks", "flow", "is_over", "lasts_s", "link", "lost_s", "macs", "n_left", "op", "parent",
-        "requested_s", "result", "started_s", "value",
+        "branches", "callbacks", "flow", "is_over", "lasts_s", "link", "lost_s", "macs", "n_left", "n_wanted", "op",
+        "parent", "requested_s", "result", "started_s", "value",
     )  # fmt: skip
     _ok = True
     _value = None
@@ -52,9 +58,19 @@ class Branch(simpy.Event):
     lost_s: float
     branches: list[Branch]
     n_left: int
+    n_wanted: float
 
     def __init__(self, flow: Any = None, parent: Branch | None = None) -> None:
         self.flow = flow
         self.parent = parent
         self.is_over = False
         self.op = None
+
+    def moved(self) -> Branch:
+        """Move the flow to another branch in the place of this one, whose event then lets nothing go on."""
+        other = Branch(self.flow, self.parent)
+        if self.parent is not None:
+            siblings = self.parent.branches
+            siblings[siblings.index(self)] = other
+        self.flow, self.parent, self.callbacks = NOTHING, None, []
+        return other

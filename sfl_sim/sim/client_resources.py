@@ -67,6 +67,11 @@ class ClientResources:
             self._downlink_free_s[receiver] = until_s
         return (started_s, lasts_s, inf) if lost_s == inf else (min(started_s, lost_s), lasts_s, lost_s)
 
+    def stop(self, client: int, now_s: float) -> None:
+        """Free the client's device and links, whose operations are lost now."""
+        for free_s in (self._device_free_s, self._uplink_free_s, self._downlink_free_s):
+            free_s[client] = min(free_s[client], now_s)
+
     def pieces(self, link: Link, start_s: float) -> Iterator[tuple[float, float]]:
         """Generate the rates of a `link` from `start_s` on, as `Prices.pieces`."""
         return self.prices.pieces(link, start_s)

@@ -83,7 +83,7 @@ class Clock:
         if like not in self._timed:
             if self.events.prices.fleet.topology is not None:
                 raise NotPlannable("clients share links")
-            if self.events.dropouts.policy != "wait":
+            if self.events.dropouts.are_ever_possible:
                 raise NotPlannable("clients may be lost")
             if not self._keeps_all:
                 self._plans.clear()

@@ -83,6 +83,7 @@ class EventClock:
         self._joined: Callbacks = [self._join]
         self.after_job: list[Callable[[On], None]] = []
         self.resources = ClientResources(self.prices, self.dropouts, seed)
+        self._wanted = inf
         self._background: dict[Branch, None] = {}
         self._begin(0.0)
 
@@ -121,6 +122,7 @@ class EventClock:
         `flow` ends with it.
         """
         self._operations.begin_round(round, in_round)
+        self._wanted = self.dropouts.wanted if in_round else inf
         whole = Branch()
         self._fork(whole, [flow])
         step = self.env.step
@@ -217,23 +219,33 @@ class EventClock:
             self._background.pop(branch, None)
         else:
             parent.n_left -= 1
+            if not isinstance(value, Lost):
+                parent.n_wanted -= 1
             if not parent.n_left:
                 parent.callbacks = self._ended
                 self.env.schedule(parent)
+            elif not parent.n_wanted:
+                self._overtake(parent)
 
     def _par(self, branch: Branch, op: Par) -> Any:
-        self._fork(branch, op.flows)
+        self._fork(branch, op.flows, inf if op.names is None else self._wanted)
         return WAITS
 
-    def _fork(self, branch: Branch, flows: Sequence[Flow]) -> None:
-        """Let flows begin one after another at this instant, before anything else happens."""
+    def _fork(self, branch: Branch, flows: Sequence[Flow], wanted: float = inf) -> None:
+        """Let flows begin one after another at this instant, before anything else happens.
+
+        Args:
+            wanted: as soon as so many have ended and were not lost, the others are overtaken.
+        """
         branch.branches, branch.n_left = [Branch(flow, branch) for flow in flows], len(flows)
+        branch.n_wanted = wanted
         branch.callbacks = self._begins if flows else self._joined
         self.env.schedule(branch, URGENT if flows else NORMAL)
 
     def _begin_branches(self, branch: Branch) -> None:
         for one in branch.branches:
-            self._go_on(one)
+            if one.flow.gi_frame is not None:  # not overtaken by one that has ended at once
+                self._go_on(one)
 
     def _all_ended(self, branch: Branch) -> None:
         """Let a branch go on all of whose branches have ended, after what was to happen at this instant anyway."""
@@ -241,6 +253,30 @@ class EventClock:
         if not branch.is_over:
             branch.callbacks = self._joined
             self.env.schedule(branch)
+
+    def _overtake(self, branch: Branch) -> None:
+        """Lose the clients whose flows have not ended, of those that a branch runs in parallel."""
+        branch.n_wanted = inf
+        flows = zip(branch.op.names, list(branch.branches), strict=True)
+        late = {client: one for client, one in flows if one.flow.gi_frame is not None}
+        self.dropouts.overtake(late)
+        for client, one in late.items():
+            self._lose(client, one)
+            self._operations.leave(client)
+
+    def _lose(self, client: int, branch: Branch) -> None:
+        """Raise `Lost` in a client's flow and in those that it runs in parallel, where they wait for the client."""
+        op, error = branch.op, None
+        if isinstance(op, Par):
+            for one in list(branch.branches):
+                if one.flow.gi_frame is not None:
+                    self._lose(client, one)
+        elif op is None or isinstance(op, Wait):
+            error = Lost(client)
+        elif isinstance(op, On | Send):
+            error = self._operations.overtake(client, branch)
+        if error:
+            self._go_on(branch.moved(), error=error)
 
     def _join(self, branch: Branch) -> None:
         names, values = branch.op.names, [ended.value for ended in branch.branches]

@@ -295,7 +295,7 @@ class Operations:
         """
         node, kind, round, step = row[0].decode(), row[1].decode(), *row[2:4]
         self.records.rows += row_bytes(*row)
-        self.records.dropouts.append(Dropout(round, client, lost_s, node, kind, step, self.dropouts.cause))
+        self.records.dropouts.append(Dropout(round, client, lost_s, node, kind, step, self.dropouts.cause(client)))
         self._n_lost += 1
         if self._n_lost > max(MAX_LOSSES, MAX_LOSSES_A_CLIENT * len(self.prices.fleet.macs_per_s)):
             raise ScenarioError(
@@ -304,6 +304,29 @@ class Operations:
                 key=Presence.key,
             )
         return Lost(client)
+
+    def overtake(self, client: int, branch: Branch) -> Lost | None:
+        """Lose the operation for which a branch waits, if its device or a link of `client` carries it out; else gives
+        None, and a job of the client at a server is lost by `leave`, or when its service has ended.
+        """
+        op, now_s = branch.op, self.env.now
+        if isinstance(op, On):
+            if client_of(op) != client:
+                return None
+            if isinstance(op.node, ServerNode):
+                branch.lost_s = now_s
+                return None
+            branch.started_s = min(branch.started_s, now_s)
+            return self._lose_step(branch, now_s)
+        if client not in branch.link.ends:
+            return None
+        branch.started_s = min(branch.started_s, now_s)
+        return self._lose_moved(branch, now_s)
+
+    def leave(self, client: int) -> None:
+        """Let a client that has been overtaken stop what it does, and lose its jobs that wait at servers."""
+        self.resources.stop(client, self.env.now)
+        self._leave(client)
 
     def _watch(self, client: int, lost_s: float) -> None:
         """Schedule one event at `lost_s` that removes the client's waiting jobs from the servers' queues."""

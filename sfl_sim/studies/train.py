@@ -12,6 +12,7 @@ import torch
 
 from sfl_sim.engine.build import check_can_train, unpriced
 from sfl_sim.engine.cache_key import names_own_code, trial_key
+from sfl_sim.engine.choices import check_untrained, find_choice
 from sfl_sim.engine.effects import check_effects
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.initial import starting
@@ -106,6 +107,10 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     device = pick_device(settings.device)
     check_backend(settings)
     check_checkpoints(study, settings)
+    if settings.timing_only:
+        for variant in study.variants:
+            with variant.places.locating():
+                check_untrained(find_choice(variant.scenario.clients.choice))
     warnings = check(study, None if settings.timing_only else device, timing_only=settings.timing_only)
     identity = f"{digest(study)}-{settings.meaning}"
     keys = [

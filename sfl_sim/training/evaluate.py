@@ -148,6 +148,21 @@ def evaluate_others(
     return Evaluation(goal, loss, outputs=outputs, targets=wanted, confusion=confusion)
 
 
+def losses_of(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    prepare: Callable[[Tensor], Tensor],
+    targets: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """Return the losses (N,) of samples x (N, ...) with targets y (N, ...); 0 where there is nothing to predict."""
+    part, found = next(iter(replicas_by_name(model).values())).part, []
+    with torch.inference_mode():
+        for out, target, _ in _batches(model, x, y, BATCH, prepare, None, targets):
+            found.append(torch.vmap(lambda out, target: part.loss(out[None], target[None]))(out, target))
+    return torch.cat(found).nan_to_num(0.0)
+
+
 def _batches(
     model: Model,
     x: Tensor,

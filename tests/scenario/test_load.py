@@ -407,7 +407,8 @@ def test_a_dump_has_all_keys_in_the_order_of_the_design():
     values = read_value(dump(Scenario(name="a")))
 
     assert ", ".join(values) == TOP
-    assert list(values["clients"]) == ["count", "participation", "compute", "network", "power", "availability"]
+    first = ["count", "participation", "choice", "overcommit"]
+    assert list(values["clients"]) == [*first, "compute", "network", "power", "availability"]
     assert values["train"]["rounds"] == 100
 
 

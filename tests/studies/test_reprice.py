@@ -30,6 +30,8 @@ POINTS = [
     {"method.name": "korea", "method.patience_s": 0.05},
     {"method.name": "splitfed_v1", "wire.up": "randtopk", "wire.update": "topk", "wire.error_feedback": True},
     {"method.name": "splitfed_v1", "wire.up": {"kind": "delta", "inner": "int8"}, "wire.down": "int4"},
+    {"method.name": "splitfed_v1", "clients.choice": "oort"},
+    {"method.name": "splitfed_v3", "clients.overcommit": 1},
 ]
 N_CLIENTS, ROUNDS = 6, 3
 SCENARIO = {
@@ -117,7 +119,10 @@ def test_learning_holds_if_and_only_if_training_in_the_other_world_gives_the_sam
 
 
 def depends_on_time(scenario):
-    """Say if the method's result does; a server whose order is fixed takes the order of service from it."""
+    """Say if the result does; a server whose order is fixed takes the order of service from it."""
+    clients = scenario.clients
+    if clients.choice or clients.overcommit:
+        return True
     return Experiment(scenario, None).method.depends_on_time and scenario.server.order in ARRIVAL_DRIVEN
 
 

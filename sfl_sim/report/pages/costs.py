@@ -314,10 +314,10 @@ def participation_panels(frames: Frames) -> list[Panel]:
     whose = Markup("") if window.alike else Markup(" of {}").format(window.whose.html)
     bar = Markup("A bar shows when a client{} is available; a").format(whose) if len(window.stays) else "A"
     caption = Markup(
-        "{} mark shows where a client dropped out of a round, since it went away or was too late. Its work in that "
-        "round is wasted, except for what a shared server-side submodel (part-2) has learned from it. A variant that "
-        "waits for absent clients has no dropouts, but needs more time (first seeds, until half of the variants are "
-        "done: {})."
+        "{} mark shows where a client dropped out of a round, since it went away, was too late or was overtaken. Its "
+        "work in that round is wasted, except for what a shared server-side submodel (part-2) has learned from it. A "
+        "variant that waits for absent clients has no dropouts, but needs more time (first seeds, until half of the "
+        "variants are done: {})."
     )
     drawings = [("Available clients, and participants that finish the round", partial(present, frames, window))]
     if n := len(window.clients):

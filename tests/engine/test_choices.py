@@ -1,0 +1,112 @@
+"""A choice gives as many clients as take part: at random, of one tier, or those that learn much in little time."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfl_sim.engine.choices import CHOICES, Candidates, Choice, find_choice, oort, tiers
+from sfl_sim.errors import ScenarioError
+from sfl_sim.rng import stream
+from sfl_sim.scenario.sections import Choice as Section
+
+NAN = math.nan
+
+
+def candidates(n, took_s=(), round=1, gains=(), seed=0, clients=None, slow=()):
+    took_s = np.array(took_s, dtype=float)
+    last_round = np.where(np.isfinite(took_s), max(1, round - 1), 0)
+    clients = list(range(len(took_s))) if clients is None else clients
+    expected_s = lambda client: 10.0 if client in slow else 1.0 + client  # noqa: E731
+    return Candidates(clients, n, expected_s, round, stream(seed, "choice"), took_s, last_round, gains)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e6), st.floats(1e-3, 1e6)) | st.none(), min_size=2, max_size=12),
+    st.data(),
+    st.sampled_from(sorted(CHOICES)),
+)
+def test_every_choice_gives_as_many_clients_as_take_part_whatever_has_happened(past, data, name):
+    n = data.draw(st.integers(1, len(past) - 1))
+    took_s = [one[1] if one else NAN for one in past]
+    utility = np.array([one[0] if one else NAN for one in past])
+    gains = data.draw(st.lists(st.floats(0, 1e6), max_size=90))
+    who = candidates(n, took_s, round=data.draw(st.integers(2, 999)), gains=gains)
+    chosen = find_choice(Section(kind=name))(who, utility)
+    assert len(set(chosen)) == n
+    assert chosen == sorted(chosen)
+
+
+def test_a_tier_holds_clients_that_are_about_equally_fast():
+    drawn = {tuple(sorted(tiers(candidates(2, [1.0] * 6, seed=seed), tiers=3))) for seed in range(60)}
+    assert drawn == {(0, 1), (2, 3), (4, 5)}
+
+
+def test_there_are_no_more_tiers_than_have_clients_enough():
+    drawn = {tuple(sorted(tiers(candidates(3, [1.0] * 6, seed=seed)))) for seed in range(60)}
+    assert drawn == {(0, 1, 2), (3, 4, 5)}
+
+
+def test_oort_takes_those_of_much_utility_and_of_little_time():
+    utility, took_s = np.array([9.0, 8.0, 7.0, 1.0, 1.0]), [1.0, 1.0, 9.0, 1.0, 1.0]
+    chosen = oort(candidates(2, took_s, round=2), utility, exploration=0.0, exploration_min=0.0, cut_off=1.0)
+    assert set(chosen) == {0, 1}
+    slow_as_well = oort(
+        candidates(3, took_s, round=2), utility, exploration=0.0, exploration_min=0.0, cut_off=1.0, penalty=0.0
+    )
+    assert set(slow_as_well) == {0, 1, 2}
+    worth = 7.0 + math.sqrt(0.1 * math.log(2))  # of client 2, which is nine times too slow: a 81st of it is left
+    assert worth / 81 < 1.0, "so that it does not come before clients 3 and 4"
+    others = oort(candidates(4, took_s, round=2), utility, exploration=0.0, exploration_min=0.0, cut_off=1.0)
+    assert set(others) == {0, 1, 3, 4}
+
+
+def test_oort_tries_new_clients_and_the_fast_ones_first():
+    utility, took_s = np.array([9.0, 9.0, NAN, NAN, NAN]), [1.0, 1.0, NAN, NAN, NAN]
+    drawn = [oort(candidates(2, took_s, round=2, seed=seed, slow=[4]), utility, exploration=0.5) for seed in range(300)]
+    assert all(len(set(chosen) & {0, 1}) == 1 for chosen in drawn), "half of them are new"
+    new = [next(iter(set(chosen) - {0, 1})) for chosen in drawn]
+    likely = np.array([1 / 3, 1 / 4, 1 / 10]) / (1 / 3 + 1 / 4 + 1 / 10)
+    assert np.array([new.count(c) for c in (2, 3, 4)]) / 300 == pytest.approx(likely, abs=0.08)
+
+
+def test_oort_takes_slower_clients_once_there_is_little_to_gain():
+    utility, took_s = np.array([5.0, 5.0, 20.0]), [1.0, 1.0, 3.0]
+    options = {"exploration": 0.0, "exploration_min": 0.0, "cut_off": 1.0, "pace_rounds": 1, "pace": 0.7}
+    hurried = oort(candidates(1, took_s, round=3, gains=[1.0, 2.0]), utility, **options)
+    patient = oort(candidates(1, took_s, round=3, gains=[2.0, 1.0]), utility, **options)
+    assert hurried in ([0], [1])
+    assert patient == [2]
+
+
+def mine(candidates, *, least_s: float = 0.0):
+    return [c for c in candidates.clients if candidates.expected_s(c) >= least_s][: candidates.n]
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ({"kind": "orot"}, "is no choice of clients"),
+        ({"kind": "tiers", "tires": 3}, "unknown key of tiers"),
+        ({"kind": "tiers", "tiers": 0}, "1"),
+        ({"kind": "oort", "penalty": "much"}, "number"),
+    ],
+)
+def test_a_wrong_choice_or_option_is_told_with_its_key(section, problem):
+    with pytest.raises(ScenarioError, match=problem) as found:
+        find_choice(Section.model_validate(section))
+    assert str(found.value.key).startswith("clients.choice")
+
+
+def test_a_choice_of_one_s_own_must_give_clients(monkeypatch):
+    def with_choice(choose: Choice):
+        monkeypatch.setitem(CHOICES, "mine", choose)
+        return find_choice(Section(kind="mine"))
+
+    who = candidates(2, [1.0] * 4)
+    assert with_choice(mine)(who, np.empty(0)) == [0, 1]
+    for wrong in (lambda candidates: [0, 0], lambda candidates: [0, 9], lambda candidates: None):
+        with pytest.raises(ScenarioError, match=r"must give 2 of 4 clients|fails with"):
+            with_choice(wrong)(who, np.empty(0))
