@@ -15,11 +15,12 @@ from sfl_sim.data.dataset import Dataset
 from sfl_sim.data.download import Absent
 from sfl_sim.data.folders import cinic10, image_folder, tiny_imagenet
 from sfl_sim.data.known import FOR_TIMING, KNOWN, tokens, without_pixels
-from sfl_sim.data.leaf import femnist
+from sfl_sim.data.leaf import celeba, femnist
 from sfl_sim.data.own import as_dataset
 from sfl_sim.data.speech import speech_commands
 from sfl_sim.data.text import shakespeare
 from sfl_sim.data.torchvision_sets import cifar10, cifar100, fashion_mnist, mnist, svhn
+from sfl_sim.data.words import reddit, sent140, stackoverflow
 from sfl_sim.errors import ScenarioError
 from sfl_sim.installed import find
 
@@ -39,7 +40,11 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "cinic10": cinic10,
     "tiny_imagenet": tiny_imagenet,
     "femnist": femnist,
+    "celeba": celeba,
     "shakespeare": shakespeare,
+    "sent140": sent140,
+    "reddit": reddit,
+    "stackoverflow": stackoverflow,
     "speech_commands": speech_commands,
     "image_folder": image_folder,
     "tokens": tokens,

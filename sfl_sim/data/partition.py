@@ -165,8 +165,8 @@ def cyclic_clients(counts: Ints, label_order: Ints) -> list[int]:
 def _owners(samples: Samples) -> Ints:
     if samples.owners is None:
         raise ScenarioError(
-            "the owners of this data set's samples are unknown; they are known for femnist, shakespeare, "
-            "speech_commands, and synthetic with data.owners",
+            "the owners of this data set's samples are unknown; they are known for femnist, celeba, shakespeare, "
+            "sent140, reddit, stackoverflow, speech_commands, and synthetic with data.owners",
             key="data.partition.kind",
             found="natural",
         )

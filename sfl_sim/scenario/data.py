@@ -150,7 +150,8 @@ class Data(Section):
     superclasses: bool | None = None
     """cifar100: the 20 superclasses as labels instead of the 100 classes."""
     owners: Count | None = None
-    """femnist, shakespeare: number of writers or roles to keep; null keeps all. synthetic, tokens: number of owners."""
+    """Sets with owners: number of writers, celebrities, roles or users to keep; null keeps all. synthetic, tokens:
+    number of owners."""
     samples_per_owner: Count | None = None
     """shakespeare: training samples in a row to keep of each role; roles without more are left out; null keeps all."""
     shape: Annotated[tuple[Count, ...], Field(strict=False)] | None = None

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from well_formed import assert_normalised_by_mean_and_std
 
 from sfl_sim.data.loading import load
@@ -115,3 +116,34 @@ def test_a_broken_file_is_named(root):
     (root / "femnist" / "train" / "broken.json").write_text('{"users": [')
     with pytest.raises(ScenarioError, match=r"broken\.json is not femnist in LEAF's JSON"):
         load("femnist", root=root)
+
+
+def test_a_celebrity_smiles_or_not(tmp_path):
+    images = tmp_path / "celeba" / "raw" / "img_align_celeba"
+    images.mkdir(parents=True)
+    for i in range(4):
+        Image.new("RGB", (178, 218), (10 * i, 0, 255)).save(images / f"{i}.png")
+    of = {"train": {"7": {"x": ["0.png", "1.png"], "y": [0.0, 1.0]}}, "test": {"7": {"x": ["3.png"], "y": [1.0]}}}
+    for part, users in of.items():
+        folder = tmp_path / "celeba" / part
+        folder.mkdir()
+        (folder / "all.json").write_text(json.dumps({"users": ["7"], "num_samples": [2], "user_data": users}))
+    data = load("celeba", root=tmp_path)
+    assert data.x_train.shape == (2, 3, 84, 84)
+    assert data.x_train[1, :, 40, 40].tolist() == [10, 0, 255]
+    assert data.x_test[0, :, 40, 40].tolist() == [30, 0, 255]
+    assert (data.y_train.tolist(), data.y_test.tolist()) == ([0, 1], [1])
+    assert data.label_names == ("not smiling", "smiling")
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "problem"), [("../0.png", 0, "by its file alone"), ("0.png", 0.5, "neither 0 nor 1")]
+)
+def test_a_face_elsewhere_or_half_a_smile_is_refused(tmp_path, x, y, problem):
+    for part in ("train", "test"):
+        folder = tmp_path / "celeba" / part
+        folder.mkdir(parents=True)
+        users = {"7": {"x": [x], "y": [y]}}
+        (folder / "all.json").write_text(json.dumps({"users": ["7"], "num_samples": [1], "user_data": users}))
+    with pytest.raises(ScenarioError, match=problem):
+        load("celeba", root=tmp_path)

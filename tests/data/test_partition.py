@@ -106,7 +106,9 @@ def test_natural_says_what_is_missing_and_which_sets_have_it():
         dealt("natural", samples_of([20, 20]))
     assert failure.value.key == "data.partition.kind"
     named = set(re.findall(r"\w+", failure.value.problem)) & set(DATASETS)
-    assert named == {"femnist", "shakespeare", "speech_commands", "synthetic"}
+    assert named == {
+        "femnist", "celeba", "shakespeare", "sent140", "reddit", "stackoverflow", "speech_commands", "synthetic",
+    }  # fmt: skip
     with pytest.raises(ScenarioError, match=r"found 8; allowed: 1 to 7\)") as failure:
         dealt("natural", OWNED, 8)
     assert failure.value.key == "clients.count"
