@@ -41,6 +41,7 @@ UNITS = {"macs_per_s": "MAC/s", "rate_per_s": "1/s", "_bps": "bit/s", "_s": "s",
 EXAMPLES = {
     "serving": {"requests": 5000},
     "model.path": "my_gpt2",
+    "clients.choice.kind": "oort",
     "model.init.seed": 1,
     "data.path": "my_images",
     "data.image_size": 32,
