@@ -121,9 +121,10 @@ def _best(whatif: WhatIf, series: style.Named) -> Markup:
         return Markup("")
     best = whatif.best(series)
     least_s, rest = times_s[best], times_s.drop(best)
+    tried = f" of the {plural(len(times_s), 'cut' if axis.is_cut else 'value')} tried" if len(rest) else ""
     sentence = "Cutting after " + axis.said(best) if axis.is_cut else capitalised(axis.said(best))
     sentence += (
-        f"{', the scenario’s own,' if best == axis.base else ''} takes the least time, "
+        f"{', the scenario’s own,' if best == axis.base else ''} takes the least time{tried}, "
         f"{duration(least_s)} a round{_seeds(whatif, series, best)}"
     )
     parts_s = whatif.here(whatif.middle, series).set_index(axis.key).loc[[best], PARTS_S].iloc[0]
@@ -160,7 +161,7 @@ def _seeds(whatif: WhatIf, series: style.Named, best: int) -> str:
     own = whatif.here(whatif.points, series).dropna(subset="round_s")
     rounds_s = own.loc[own[whatif.along.key] == best, "round_s"]
     if len(rounds_s) == 1:  # an interrupted study may have more seeds elsewhere
-        return ""
+        return " (one seed)"
     winners = own.loc[own.groupby("seed")["round_s"].idxmin(), whatif.along.key]
     agreeing = int((winners == best).sum())
     return (
@@ -177,16 +178,13 @@ def _changes(whatif: WhatIf, series: style.Named) -> Markup:
     axis, times_s = whatif.along, field(whatif, series, across)
     if len(best_by_column(times_s)) < 2:
         return Markup("")
-    found = reigns(times_s, across)
+    found = reigns(times_s)
     if len(found) == 1:
         always = len(set(best_by_column(times_s).values())) == 1
         close = "" if always else f", or within {percent(ALIKE, 0)} of it,"
         return capitalised(axis.said(found[0].best)) + f" is the best{close} at every " + across.noun + "."
     if across.is_numeric and len(found) <= MAX_REIGNS:
-        times = "×" if across.title.endswith("×") else ""
-        ends = [f"about {times}{reign.until:,.2g}" for reign in found[:-1]]
-        spans = [f" below {ends[0]}", *(f" from there to {end}" for end in ends[1:]), " above"]
-        told = [axis.said(reign.best) + span for reign, span in zip(found, spans, strict=True)]
+        told = [axis.said(reign.best) + _span(across, reign) for reign in found]
     elif across.is_numeric:
         pair = ((found[0].best, found[0].first), (found[-1].best, found[-1].last))
         told = [axis.said(best) + " at " + across.said(at) for best, at in pair]
@@ -196,7 +194,15 @@ def _changes(whatif: WhatIf, series: style.Named) -> Markup:
         for reign in found:
             by_best.setdefault(reign.best, []).extend(across.names[reign.first : reign.last + 1])
         told = [axis.said(best) + " with " + listed(names) for best, names in by_best.items()]
-    return Markup("The best {} changes with {}: {}.").format(axis.noun, across.noun, listed(told))
+    tried = ", of the values tried" if across.is_numeric else ""
+    return Markup("The best {} changes with {}: {}{}.").format(axis.noun, across.noun, listed(told), tried)
+
+
+def _span(across: Axis, reign: draw.Reign) -> Markup:
+    """Say at which values of the second axis a best one is the best."""
+    times = "×" if across.title.endswith("×") else ""
+    first, last = (escape(times) + across.names[i] for i in (reign.first, reign.last))
+    return Markup(" at {}").format(first) if first == last else Markup(" from {} to {}").format(first, last)
 
 
 def best_in_each_system(whatif: WhatIf) -> Iterator[tuple[dict[Hashable, Any], list[Cell]]]:

@@ -301,28 +301,20 @@ def _share(times_s: NDArray[np.float64], left: int, right: int, former: int, lat
 
 @dataclass(frozen=True)
 class Reign:
-    """Stretch of an axis on which one value is the best: indices, and the number at which the next takes over."""
+    """Stretch of an axis on which one value is the best of those tried, by the indices of its ends."""
 
     best: int
     first: int
     last: int
-    until: float | None = None
 
 
-def reigns(times_s: NDArray[np.float64], across: Axis) -> list[Reign]:
-    """Find which value is best where along `across`. A new best takes over when it is clearly quicker."""
+def reigns(times_s: NDArray[np.float64]) -> list[Reign]:
+    """Find which value is best in which columns of times. A new best takes over when it is clearly quicker."""
     found: list[Reign] = []
     for column, best in best_by_column(times_s).items():
         if found and times_s[best, column] >= times_s[found[-1].best, column] * (1 - ALIKE):
             found[-1] = replace(found[-1], last=column)
             continue
-        if found and across.is_numeric:
-            former = found[-1]
-            low, high = across.values[former.last], across.values[column]
-            share = _share(times_s, former.last, column, former.best, best)
-            is_log = low > 0 and wide_axis(across.values[0], across.values[-1])["type"] == "log"
-            until = low * (high / low) ** share if is_log else low + (high - low) * share
-            found[-1] = replace(former, until=float(until))
         found.append(Reign(best, column, column))
     return found
 
