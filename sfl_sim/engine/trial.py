@@ -21,7 +21,7 @@ from sfl_sim.engine.interrupts import uninterrupted
 from sfl_sim.engine.news import Began, Counted, Ended, Notify, Warned
 from sfl_sim.engine.rounds import Round
 from sfl_sim.errors import OutputError, ScenarioError, own_place
-from sfl_sim.metrics.accuracy import LAST_ROUNDS, headline
+from sfl_sim.metrics.accuracy import LAST_ROUNDS, headline, last_medians
 from sfl_sim.metrics.costs import absence_costs
 from sfl_sim.metrics.exit_metrics import HEADLINE
 from sfl_sim.scenario.data import RhoOod
@@ -222,7 +222,8 @@ def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment, sto
     Args:
         stopped: why training has ended early; None if it has not.
     """
-    scenario, rounds = variant.scenario, trial.rounds
+    scenario, rounds, own = variant.scenario, trial.rounds, list(variant.scenario.report.metrics)
+    last_rounds = 1 if stopped else LAST_ROUNDS
     return {
         "name": variant.name,
         "method": scenario.method.name,
@@ -231,7 +232,8 @@ def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment, sto
         "rounds": len(rounds),
         **({} if experiment.stopping is None else {"stopped": stopped}),
         "simulated_s": float(rounds["ended_s"].iloc[-1]),
-        **headline(rounds, trial.labels, 1 if stopped else LAST_ROUNDS),
+        **headline(rounds, trial.labels, last_rounds),
+        **({"metrics": last_medians(rounds, own, last_rounds)} if own else {}),
         **_last(rounds, HEADLINE),
         "rho": scenario.data.test.rho if isinstance(scenario.data.test, RhoOod) else None,
         "bytes_up": int(rounds["bytes_up"].sum()),

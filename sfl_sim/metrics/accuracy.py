@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
@@ -62,6 +64,12 @@ def paper_like(history: ArrayLike) -> tuple[float, float]:
     """
     last = pd.Series(np.median(np.asarray(history, dtype=float)[-LAST_ROUNDS:], axis=1))
     return float(last.median()), float(last.std())
+
+
+def last_medians(rounds: pd.DataFrame, columns: Sequence[str], last_rounds: int = LAST_ROUNDS) -> dict[str, float]:
+    """Compute the medians of columns of one run's rounds over its last rounds, of those that are known."""
+    medians = rounds.filter(list(columns)).tail(last_rounds).astype(float).median().dropna()
+    return {str(column): float(value) for column, value in medians.items()}
 
 
 def headline(rounds: pd.DataFrame, labels: pd.DataFrame, last_rounds: int = LAST_ROUNDS) -> dict[str, float | None]:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import yaml_text
+from sfl_sim.scenario.given import METRICS
 from sfl_sim.scenario.load import parse
 from sfl_sim.store.files import contents, read_regular
 from sfl_sim.store.folder import check_unchanged
@@ -143,6 +144,14 @@ def read_tables(folder: Path, kind: Kind, names: Iterable[str], further: Iterabl
     }
 
 
+def _own_metrics(found: pd.Series) -> pd.DataFrame:
+    """Make a column for each of a user's own metrics, named by its key in the scenario."""
+    rows = [
+        {f"{METRICS}{name}": value for name, value in own.items()} if isinstance(own, dict) else {} for own in found
+    ]
+    return pd.DataFrame(rows, index=found.index, dtype=float)
+
+
 def load_unchanged(folder: Path) -> Run:
     """Read a run as `load` does, for what no page shows. Raises ScenarioError also if a file of it has been changed."""
     check_unchanged(folder, "run")
@@ -158,7 +167,8 @@ def load(folder: Path) -> Run:
     files = ["manifest.json", "scenario.yaml", *(table.file for table in TABLES.values() if table.is_required)]
     with reading(folder, files, "is not a complete run folder") as common:
         frames = read_tables(folder, "run", IN_MEMORY, common["scenario"].get("report", {}).get("metrics", {}))
-        frames["summary"] = frames["summary"].drop(columns=LEFT_OUT).astype(dict.fromkeys(SUMMARY_NUMBERS, float))
+        summary = frames["summary"].drop(columns=LEFT_OUT).astype(dict.fromkeys(SUMMARY_NUMBERS, float))
+        frames["summary"] = summary.drop(columns="metrics").join(_own_metrics(summary["metrics"]))
         run = Run(**frames, **common)
     if run.rounds.empty:
         raise ScenarioError(f"{folder} has nothing to report: no round has ended")

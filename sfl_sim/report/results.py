@@ -8,12 +8,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pandas as pd
+from markupsafe import escape
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, paper_like
 from sfl_sim.metrics.scores import MORE_SCORES, SCORES
 from sfl_sim.report.display import plural, tenths
 from sfl_sim.report.load import SUMMARY_NUMBERS, TABLES
 from sfl_sim.report.panel import Cell, Column, Table, by_variant, columns_of
+from sfl_sim.scenario.given import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -106,7 +108,13 @@ def columns_for(frames: Frames) -> list[Column]:
     ]
     if medians(frames)["server_model_bytes"].nunique() > 1:
         names.append("server_model_bytes")
-    return columns_of("summary", *names)
+    own = [Column(escape(key.removeprefix(METRICS)), key, "{:.4g}".format, None) for key in own_metrics(frames)]
+    return columns_of("summary", *names) + own
+
+
+def own_metrics(frames: Frames) -> list[str]:
+    """List the columns of the summary with metrics of the user's own."""
+    return [key for key in map(str, frames.summary) if key.startswith(METRICS) and frames.summary[key].notna().any()]
 
 
 # Target accuracies: who reaches them when, and how many times faster than a baseline

@@ -193,7 +193,8 @@ def _walk(
         return Verdict(trial.variant, trial.seed, reason=reason, to_accuracy_before_s=target_s)
     summary = summary_of(variant, trial, retracing.experiment, retracing.stopped)
     if reason is not None:
-        summary |= headline(rounds[:0], trial.labels) | ({"stopped": None} if "stopped" in summary else {})
+        unknown = {key: None for key in ("stopped", "metrics") if key in summary}
+        summary |= headline(rounds[:0], trial.labels) | unknown
     elif len(rounds) == len(recorded.rounds):
         summary |= {key: recorded.summary.get(key) for key in OF_TRAINING}
     with uninterrupted():

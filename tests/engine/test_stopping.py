@@ -162,7 +162,8 @@ def test_one_s_own_metric_is_a_column(tmp_path):
         return (logits.argmax(1) == labels).float().mean()
 
     metrics = {"metrics": {"surest": surest, "right": right}}
-    _, rounds = ran(tmp_path / "run", report=metrics)
+    summary, rounds = ran(tmp_path / "run", report=metrics)
+    assert summary["metrics"] == rounds[["surest", "right"]].tail(5).astype(float).median().to_dict()
     assert rounds["right"].to_numpy() == pytest.approx(rounds["accuracy"].to_numpy(), abs=1e-6)
     assert rounds["surest"].between(0.1, 1).all()
     assert "surest" not in ran(tmp_path / "timed", Settings(timing_only=True), report=metrics)[1]

@@ -52,6 +52,20 @@ def test_a_median_comes_with_the_standard_deviation_over_seeds(frames: Frames) -
     assert row["Accuracy"] == ("82.0 %", "± 2.8 %")  # 4 points apart: ± 4 / sqrt(2)
 
 
+def test_own_metrics_stand_beside_the_accuracy(frames: Frames) -> None:
+    summary = frames.summary.assign(**{"report.metrics.<sure>": 0.25, "report.metrics.unknown": np.nan})
+    summary.loc[summary["variant"] == "hydra, cyclic", "report.metrics.<sure>"] = [0.5, 0.75]
+
+    table = results_table(replace(frames, summary=summary))
+
+    (title,) = [
+        name for name in read(table)["hydra, cyclic"] if name not in read(results_table(frames))["hydra, cyclic"]
+    ]
+    assert title == "<sure>"
+    assert read(table)["hydra, cyclic"][title] == ("0.625", "± 0.177")
+    assert not best(table, title)  # nobody knows which side of a metric of one's own is better
+
+
 def test_a_spread_that_is_no_number_is_not_told() -> None:
     perplexity = Column("Perplexity", "perplexity", "{:.2f}".format)
     assert perplexity.spread(pd.Series([3.0, 5.0])) == "± 1.41"
