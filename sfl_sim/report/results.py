@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 from markupsafe import escape
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, paper_like
 from sfl_sim.metrics.scores import MORE_SCORES, SCORES
-from sfl_sim.report.display import plural, tenths
+from sfl_sim.report.display import plural, points, tenths
 from sfl_sim.report.load import SUMMARY_NUMBERS, TABLES
 from sfl_sim.report.panel import Cell, Column, Table, by_variant, columns_of
 from sfl_sim.scenario.given import METRICS
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     Numbers = Mapping[Hashable, Any]  # a row of `medians`, by column
 
 
+RISING = 0.01
+"""Gain of a score in five rounds from which on it is told."""
 LEARNED = [
     "perplexity", *SCORES, *MORE_SCORES, "accuracy_spread", "client_accuracy", "hybrid_accuracy", "performance_gap",
     "backward_transfer",
@@ -34,6 +37,10 @@ SPENT = ["simulated_s", "bytes_up", "bytes_down", "joule"]
 SHARES = [*SCORES, "client_accuracy", "performance_gap"]
 """Numbers that are known after every round."""
 TO_TARGET = ["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]
+PAIRED = (
+    "Speed-ups are paired by seed, and so is their ±: variants are compared by them. The ± of times and bytes is that "
+    "over seeds, each with clients of its own."
+)
 PAPER = (
     f"In each round the median over seeds, then median ± standard deviation over the last {LAST_ROUNDS} "
     "rounds; Hydra's tables seem to be made like this. The ± tells how much that median still changes "
@@ -58,12 +65,33 @@ def medians(frames: Frames) -> pd.DataFrame:
 
 def results_table(frames: Frames) -> Table:
     """Median and standard deviation over seeds, the best median marked."""
-    rows = []
+    rows, rising = [], still_rising(frames)
     for variant, seeds in of_each(frames.summary, frames.variants):
         about = [variant.method, plural(len(seeds), "seed"), plural(seeds["rounds"].median(), "round")]
+        if variant.label in rising:
+            about.append(f"still rising: +{points(rising[variant.label])} points in {LAST_ROUNDS} rounds")
         rows.append((Cell(variant.html, " · ".join(about)), seeds))
     seeds_in_words = "Medians over seeds, ± standard deviation" if frames.n_seeds > 1 else "One seed, of unknown spread"
-    return by_variant(columns_for(frames), rows, note=f"{seeds_in_words}; the best of each column is shaded.")
+    target = common_target(frames)
+    # First, since a narrow screen shows the first columns.
+    columns = columns_for(frames) if target is None else [TIME, *columns_for(frames)]
+    return by_variant(columns, rows, note=f"{seeds_in_words}; the best of each column is shaded.")
+
+
+def still_rising(frames: Frames) -> dict[str, float]:
+    """Find the variants that were still learning: how much their score gains in five rounds, by label of the variant.
+
+    The gain is that of a line through the last ten rounds (medians over seeds), if it explains most of their variance.
+    """
+    gains: dict[str, float] = {}
+    for variant, rounds in of_each(frames.rounds, frames.variants):
+        by_seed = rounds.pivot(index="round", columns="seed", values=frames.score).dropna()
+        last = by_seed.median(axis="columns").tail(2 * LAST_ROUNDS)
+        if len(last) == 2 * LAST_ROUNDS and last.nunique() > 1:
+            gain = LAST_ROUNDS * float(np.polyfit(last.index, last, 1)[0])
+            if gain > RISING and np.corrcoef(last.index, last)[0, 1] ** 2 > 0.5:
+                gains[variant.label] = gain
+    return gains
 
 
 def of_each(found: pd.DataFrame, variants: Sequence[Variant]) -> list[tuple[Variant, pd.DataFrame]]:
@@ -298,7 +326,8 @@ def target_table(aim: Aim) -> Table:
         seeds = aim.seeds(variant)
         costs = [cell for cost in (TIME, ROUNDS) for cell in (cost.cell(seeds), _speedup(aim, variant, cost))]
         rows.append([Cell(variant.html), *costs, BYTES.cell(seeds), BEST.cell(seeds)])
-    return Table(titles, rows)
+    several = aim.summary["seed"].nunique() > 1
+    return Table(titles, rows, note=PAIRED if several else "One seed, of unknown spread.")
 
 
 def _speedup(aim: Aim, variant: Variant, cost: Cost) -> Cell:

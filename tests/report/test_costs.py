@@ -146,6 +146,17 @@ def test_who_never_reaches_the_target_stands_beside_the_clock_and_not_on_the_fro
     assert choice(frames) == []  # of those that reach it, nobody is beaten
 
 
+def test_a_gap_that_reads_alike_is_no_smallest_one(told: Told) -> None:
+    seconds = {ARRIVAL: [10, 10], CYCLIC: [20, 20], HYDRA: [20, 20]}
+
+    (sentence,) = choice(told(seconds, {ARRIVAL: [30, 30], CYCLIC: [29.96, 29.96], HYDRA: [40, 40]}))
+
+    assert ARRIVAL in sentence
+    assert sentence.replace("\u00a0", " ").endswith(
+        "has both the shortest time to 70 % accuracy and a performance gap as small as any."
+    )
+
+
 def test_who_is_best_among_those_that_reach_the_target_is_not_called_the_least_forgetful_of_all(told: Told) -> None:
     seconds = {ARRIVAL: [10, 10], CYCLIC: [20, 20], HYDRA: [NEVER, NEVER]}
 

@@ -15,6 +15,7 @@ from read_table import read
 from synthetic_run import FramesOf, Setting, World, retold, write_run
 
 from sfl_sim.report.comparison import repriced_table
+from sfl_sim.report.display import duration
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.pages.headline import headline, told_by_seeds
@@ -60,16 +61,30 @@ def test_a_lead_is_told_without_doubt_only_if_no_seed_of_the_one_comes_near_one_
     ours, theirs = (pd.Series(numbers, dtype=float) for numbers in zip(*seeds, strict=True))
     ahead = sum(one < other for one, other in seeds)
 
-    told = told_by_seeds(ours, theirs)
+    told = told_by_seeds(ours, theirs, "{:.0f}".format)
 
+    if len(seeds) == 1:
+        assert told.endswith("with one seed." if ahead == 0 and seeds[0][0] == seeds[0][1] else "may say otherwise.")
+        return
     assert (told == "") == (max(ours) < min(theirs))
-    if told and ahead:
+    ties = sum(one == other for one, other in seeds)
+    if 0 < ties < len(seeds):
+        assert told.endswith(f", and as good with {ties}.")
+    elif told and ahead:
         assert told.endswith(
             f"is ahead with {'all ' if ahead == len(seeds) else ''}{ahead}"
             f"{'' if ahead == len(seeds) else f' of {len(seeds)}'}."
         )
     if all(one == other for one, other in seeds):
         assert "equal" in told
+
+
+def test_what_reads_alike_is_no_lead() -> None:
+    ours = pd.Series([60.0, 70.0, 80.0])
+    assert told_by_seeds(ours, ours + 0.0002, duration) == " Both are equal with every seed."
+    assert told_by_seeds(ours.head(1), ours.head(1) + 0.0002, duration) == " Both are equal, with one seed."
+    late = pd.Series([60.0002, np.inf, np.inf])
+    assert told_by_seeds(ours, late, duration).endswith("is ahead with 2 of 3, and as good with 1.")
 
 
 def to_target(frames: Frames, seconds: dict[str, list[float]]) -> str:
@@ -126,7 +141,7 @@ def test_a_timing_only_run_tells_lost_clients_beside_the_time(frames_of: FramesO
     first, *_ = headline(replace(frames, rounds=rounds))
 
     assert "per round (50 % of its participants drop out), the least of all; " in plain(first)
-    assert plain(first).endswith("(none drop out).")
+    assert plain(first).endswith("(none drop out). This is one seed: another may say otherwise.")
 
 
 def repriced(frames: Frames, doubtful: str | None) -> Frames:
@@ -299,3 +314,15 @@ def test_a_timing_only_run_speaks_of_time(frames_of: FramesOf, small: World) -> 
     first, *_ = (plain(text) for text in headline(frames))
 
     assert re.search(r"takes .* of simulated time per round", first)
+
+
+def test_who_is_as_fast_is_named_beside_the_first(frames_of: FramesOf, small: World) -> None:
+    frames = frames_of(replace(small, trained=False, variants=(*small.variants, World().variants[2])))
+    names = [variant.label for variant in frames.variants]
+    seconds = {names[0]: 60.0001, names[1]: 90.0, names[2]: 60.0}
+    summary = frames.summary.assign(simulated_s=frames.summary["rounds"] * frames.summary["variant"].map(seconds))
+
+    first, *_ = (plain(text) for text in headline(replace(frames, summary=summary)))
+
+    assert first.startswith(f"{names[2]} and {names[0]} take 1 min of simulated time per round, the least of all; ")
+    assert "seed" not in first

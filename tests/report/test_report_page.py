@@ -107,6 +107,17 @@ def test_details_are_folded_below_where_the_time_goes(page: Page) -> None:
     assert folded == [title.replace("'", "&#39;") for title in below if title != "Settings"]
 
 
+def test_forgetting_is_folded_where_no_variants_are_compared_in_it(tmp_path: Path, small: World) -> None:
+    def folded(variants: tuple[Setting, ...], name: str) -> bool:
+        frames = merge([load(write_run(tmp_path / name, replace(small, variants=variants)))])
+        return next(panel.folded for panel in panels(frames) if panel.title == "Forgetting")
+
+    cyclic, hydra = World().variants[1:]
+    assert folded((cyclic,), "alone")
+    assert folded((cyclic, replace(cyclic, name="lr=0.1")), "one_method_and_order")
+    assert not folded((cyclic, hydra), "two_methods")
+
+
 def test_the_same_run_gives_the_same_page(page: Page, run_folder: Path, tmp_path: Path) -> None:
     again = write_report([run_folder], tmp_path / "again.html")
 

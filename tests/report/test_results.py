@@ -117,8 +117,29 @@ def test_a_seed_that_misses_the_target_counts_as_infinitely_late(frames: Frames)
     assert np.isinf(medians(replace(frames, summary=late)).at["hydra, cyclic", "time_to_accuracy_s"])
 
 
-def test_what_leads_to_the_target_has_a_table_of_its_own(frames: Frames) -> None:
-    assert "target" not in in_words(results_table(frames))
+def test_the_time_to_the_target_comes_first_and_the_rest_of_it_has_a_table_of_its_own(frames: Frames) -> None:
+    assert results_table(frames).titles[1] == TIME.title
+    assert in_words(results_table(frames)).count("target") == 1
+
+
+def test_what_still_rises_is_told_beside_its_median(frames: Frames) -> None:
+    last = frames.rounds["round"].max()
+    accuracy = {"hydra, cyclic": [0.5 + 0.002 * number for number in range(last)]}  # a point in five rounds
+    steady = {"splitfed_v2, fcfs": [0.7] * last, "splitfed_v2, cyclic": [0.6, 0.7] * (last // 2)}
+
+    def rising(slope: float) -> list[str]:
+        numbers = steady | {label: [slope * number for number in numbers] for label, numbers in accuracy.items()}
+        rounds = frames.rounds.copy()
+        for label, own in numbers.items():
+            rows = rounds["variant"] == label
+            rounds.loc[rows, "accuracy"] = rounds.loc[rows, "round"].map(dict(enumerate(own, start=1)))
+        lines = in_words(results_table(replace(frames, rounds=rounds))).splitlines()
+        return [line for line in lines if "still rising" in line]
+
+    (told,) = rising(1.5)
+    assert "still rising: +1.5 points in 5 rounds" in told
+    assert told.startswith("hydra, cyclic")
+    assert rising(0.9) == []
 
 
 def test_how_steady_a_run_was_is_shown_where_it_is_known(frames: Frames) -> None:

@@ -297,8 +297,18 @@ def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
         load_whatif(folder)
 
 
+def test_the_terminal_has_every_cut_of_the_own_system_with_the_own_one_marked(folder: Path) -> None:
+    cuts, _ = in_terminal(folder).replace("\u00a0", " ").split("\n\n")
+    title, *rows = cuts.split("One seed")[0].splitlines()
+    assert title.split() == ["Cut", "Round"]
+    assert len(rows) == len(load_whatif(folder).along.values) == 25
+    assert [row.split()[:2] for row in rows if "(own)" in row] == [["2", "pw1"]]
+    assert [row.split()[:2] for row in rows if "(best)" in row] == [["11", "dw6"]]
+    assert all("×)" in row for row in rows if "(best)" not in row)
+
+
 def test_the_terminal_has_the_best_cut_of_every_bandwidth_and_what_the_own_one_costs(folder: Path) -> None:
-    title, *rows = in_terminal(folder).replace("\u00a0", " ").splitlines()
+    title, *rows = in_terminal(folder).replace("\u00a0", " ").split("\n\n")[1].splitlines()
     assert title.split() == ["Bandwidth", "Best", "cut", "Round", "2", "pw1", "instead"]
     assert [row.split()[:3] for row in rows] == [
         ["0.1", "23", "dw12"], ["0.3", "23", "dw12"], ["1", "11", "dw6"], ["3", "11", "dw6"], ["10", "3", "dw2"]

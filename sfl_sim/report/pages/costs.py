@@ -120,9 +120,15 @@ def frontier(frames: Frames) -> Frontier | None:
 
 def _on_front(places: pd.DataFrame) -> pd.Series[bool]:
     """Whether no other of the places is at least as good in time and gap, and better in one of them."""
-    read_s = places["time_s"].map(lambda time_s: float(f"{time_s:.3g}"))  # what reads the same is the same
-    on_front: pd.Series[bool] = np.isfinite(read_s) & non_dominated(read_s, places["gap"])
+    read = _as_read(places)
+    on_front: pd.Series[bool] = np.isfinite(read["time_s"]) & non_dominated(read["time_s"], read["gap"])
     return on_front
+
+
+def _as_read(places: pd.DataFrame) -> pd.DataFrame:
+    """Round times and gaps as a reader sees them: what reads the same is the same."""
+    read_s = places["time_s"].map(lambda time_s: float(f"{time_s:.3g}"))
+    return places[[]].assign(time_s=read_s, gap=places["gap"].round(1))
 
 
 def frontier_panels(frames: Frames) -> list[Panel]:
@@ -152,7 +158,15 @@ def choice(frames: Frames) -> list[Markup]:
     late = np.isinf(found.middle["time_s"]).any()
     if len(names) == 1:
         those = f"{' of those that reach it' if late else ''}{found.told_by_seeds}"
-        return [names[0] + f" has both the shortest {found.cost} and the smallest performance gap{those}."]
+        read = _as_read(found.middle)
+        ties = read.eq(read.min()).sum()
+        shortest, smallest = (
+            f"the {most} {what}" if ties[column] == 1 else f"a {what} as {as_} as any"
+            for column, most, what, as_ in (
+                ("time_s", "shortest", found.cost, "short"), ("gap", "smallest", "performance gap", "small"),
+            )
+        )  # fmt: skip
+        return [names[0] + f" has both {shortest} and {smallest}{those}."]
     others = f": every other variant{' that reaches it' if late else ''} is at best as good as one of these in both"
     choose = escape(f"To trade {found.cost} against performance gap, choose ")
     return [choose + display.any_of(names) + f"{others}{found.told_by_seeds}."]

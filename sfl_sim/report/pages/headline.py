@@ -11,13 +11,15 @@ from markupsafe import Markup, escape
 
 from sfl_sim.metrics.costs import absence_costs
 from sfl_sim.report.comparison import before_and_after
-from sfl_sim.report.display import duration, percent, plural, points
+from sfl_sim.report.display import duration, listed, percent, plural, points
 from sfl_sim.report.pages.costs import choice
 from sfl_sim.report.results import ROUNDS, TIME, Aim, accuracy, aims, factor, in_words, medians
 from sfl_sim.scenario.concerns import concern_of
 from sfl_sim.scenario.fields import Concern
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sfl_sim.report.frames import Frames, Variant
     from sfl_sim.report.results import Numbers
 
@@ -55,23 +57,29 @@ def _leaders(frames: Frames, found: list[Found]) -> list[Markup]:
     return sentences if any(aim.ranking for aim in goals) else [*sentences, _most_accurate(frames, found)]
 
 
-def told_by_seeds(ours: pd.Series, theirs: pd.Series, doing: str = "is ahead") -> str:
-    """Say how sure a lead in the medians is; nothing if the ranges over seeds lie apart.
+def told_by_seeds(ours: pd.Series, theirs: pd.Series, text: Callable[[float], str], doing: str = "is ahead") -> str:
+    """Say how sure a lead in the medians is; nothing if the ranges over several seeds lie apart.
 
     Args:
         ours, theirs: a number for each seed, of the one that leads and of the next; less is better.
+        text: how a reader sees such a number. What reads alike is equal: a lead of 0.2 ms in a minute is none.
         doing: what the leader does.
     """
-    if ours.max() < theirs.min():
-        return ""
     pairs = pd.concat({"ours": ours, "theirs": theirs}, axis="columns", join="inner")
     if pairs.empty:
-        return " The ranges over seeds overlap."
-    ahead = int((pairs["ours"] < pairs["theirs"]).sum())
-    if (pairs["ours"] == pairs["theirs"]).all():
-        return " Both are equal with every seed." if len(pairs) > 1 else " Both are equal."
+        return " The ranges over seeds overlap." if ours.max() >= theirs.min() else ""
+    read = pairs.map(lambda number: text(number) if math.isfinite(number) else str(number))
+    equal = read["ours"] == read["theirs"]
+    if equal.all():
+        return " Both are equal with every seed." if len(pairs) > 1 else " Both are equal, with one seed."
+    if max(len(ours), len(theirs)) == 1:
+        return " This is one seed: another may say otherwise."
+    if ours.max() < theirs.min():
+        return ""
+    ahead = int(((pairs["ours"] < pairs["theirs"]) & ~equal).sum())
     how_many = f"all {ahead}" if ahead == len(pairs) else f"{ahead} of {len(pairs)}"
-    return f" The ranges over seeds overlap: seed by seed, the first {doing} with {how_many}."
+    level = f", and as good with {int(equal.sum())}" if equal.any() else ""
+    return f" The ranges over seeds overlap: seed by seed, the first {doing} with {how_many}{level}."
 
 
 def _by_seed(frames: Frames, variant: Variant, numbers: pd.Series) -> pd.Series:
@@ -92,7 +100,11 @@ def _fastest(frames: Frames, found: list[Found]) -> Markup:
             return ""
         return f" ({percent(share, 0)} of its participants drop out)" if share else " (none drop out)"
 
-    sentence = first.html + f" takes {duration(least_s)} of simulated time per round{dropping(first)}"
+    names = [
+        each.html for each, own_s in ranked if duration(own_s) + dropping(each) == duration(least_s) + dropping(first)
+    ]
+    takes = " takes " if len(names) == 1 else " take "
+    sentence = listed(names) + takes + f"{duration(least_s)} of simulated time per round{dropping(first)}"
     if not others:
         return sentence + "."
     last, most_s = others[-1]
@@ -100,10 +112,9 @@ def _fastest(frames: Frames, found: list[Found]) -> Markup:
         return escape(f"Every variant takes {duration(least_s)} of simulated time per round.")
     round_s = frames.summary["simulated_s"] / frames.summary["rounds"]
     next_s = _by_seed(frames, others[0][0], round_s)
-    sure = told_by_seeds(_by_seed(frames, first, round_s), next_s, "is faster than the next")
-    return (
-        sentence + ", the least of all; " + last.html + f" takes the most, {duration(most_s)}{dropping(last)}." + sure
-    )
+    sure = told_by_seeds(_by_seed(frames, first, round_s), next_s, duration, "is faster than the next")
+    told = sentence + ", the least of all; " + last.html + f" takes the most, {duration(most_s)}{dropping(last)}."
+    return told if len(names) > 1 else told + sure
 
 
 def _first_to_target(aim: Aim) -> Markup:
@@ -124,7 +135,7 @@ def _first_to_target(aim: Aim) -> Markup:
     second = others[0]
     needed = duration(TIME.median(aim.seeds(second))) + _reaching(aim, second)
     ours_s, theirs_s = (TIME.of_seeds(aim.seeds(each))["high"] for each in (first, second))
-    sure = told_by_seeds(ours_s, theirs_s)
+    sure = told_by_seeds(ours_s, theirs_s, duration)
     if second is aim.baseline:  # which the sentence has just named
         return sentence + f"; that one needs {needed}." + sure
     return sentence + "; the next is " + second.html + f" after {needed}." + sure
@@ -170,7 +181,7 @@ def _most_accurate(frames: Frames, found: list[Found]) -> Markup:
     second, its = others[0]
     ours, theirs = (_by_seed(frames, each, -frames.summary[score]) for each in (first, second))
     sentence += "; the next is " + second.html + f" with {percent(its[score])}."
-    return sentence + told_by_seeds(ours, theirs)
+    return sentence + told_by_seeds(ours, theirs, percent)
 
 
 def _order_costs(frames: Frames, found: list[Found]) -> list[Markup]:

@@ -80,7 +80,7 @@ def headline(lines: Slices) -> list[Markup]:
         return [Markup("The minimum of {} has a width of {}.").format(first.html, told(its))]
     (last, narrow), (_, second) = others[-1], others[0]
     sentence = Markup("{} has the widest minimum, {}; {} has the narrowest, {}.")
-    sure = told_by_seeds(-its["width"], -second["width"], "is wider than the next")
+    sure = told_by_seeds(-its["width"], -second["width"], "{:.2f}".format, "is wider than the next")
     return [sentence.format(first.html, told(its), last.html, told(narrow)) + sure]
 
 

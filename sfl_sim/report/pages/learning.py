@@ -173,6 +173,11 @@ def _accuracy(frames: Frames, aim: Aim) -> Panel:
     return Panel(f"Time to {aim.name}", compared + again + TARGET + spread, drawings, columns, [target_table(aim)])
 
 
+def nobody_asked(frames: Frames) -> bool:
+    """Return True if no variants differ in method or order, of which one would ask which of them forgets less."""
+    return len({(variant.method, variant.order) for variant in frames.variants}) == 1
+
+
 forgetting_panels = Declared(
     "Forgetting",
     "The performance gap (PG) is the accuracy of the best label minus the mean over all labels. The lower it is, the "

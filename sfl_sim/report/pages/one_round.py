@@ -254,11 +254,13 @@ def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Fig
         edges_s = _bins_s(longest_s)
         strip_px = _add_strip(figure, view.trained(edges_s), edges_s / unit_s, "y2")
         below = PLOT_PX / (PLOT_PX + GAP_PX + strip_px)
+        share = (1 - below) * strip_px / (GAP_PX + strip_px)
         figure.update_layout(
             height=FIGURE_PX + GAP_PX + strip_px,
             yaxis={"domain": [0, below]},
-            yaxis2={"domain": [1 - (1 - below) * strip_px / (GAP_PX + strip_px), 1], "anchor": "x"},
+            yaxis2={"domain": [1 - share, 1], "anchor": "x"},
         )
+        figure.update_traces(_key(share), selector={"type": "heatmap"})
     return figure.update_xaxes(title=f"time in the round ({unit})", range=[0, longest_s / unit_s])
 
 
@@ -288,8 +290,13 @@ def service_order(view: RoundView) -> go.Figure:
     edges = np.linspace(0, jobs, min(jobs, BINS) + 1)
     figure = figures.canvas(FIGURE_PX - PLOT_PX)
     height_px = _add_strip(figure, view.trained_in_turn(edges), edges, "y")
-    figure.update_layout(height=FIGURE_PX - PLOT_PX + height_px)
+    figure.update_layout(height=FIGURE_PX - PLOT_PX + height_px).update_traces(_key(1.0))
     return figure.update_xaxes(title="training jobs in order of service", range=[0, jobs])
+
+
+def _key(share: float) -> dict[str, object]:
+    """The colour bar of a strip that takes this share of the figure's height."""
+    return {"showscale": True, "colorbar": figures.percent_bar(share)}
 
 
 def _add_strip(figure: go.Figure, work: pd.DataFrame, edges: NDArray[np.float64], axis: str) -> int:

@@ -45,26 +45,26 @@ class Section:
     Attributes:
         panels: makes its panels from `Frames`; none where there is nothing to show.
         trained: whether it is left out where nothing was trained.
-        folded: whether a reader opens it.
+        folded: whether a reader opens it; or a function of the frames, which says whether anything here was asked.
         details: whether it shows one round of the first variants. Its panels are made from `OneRound`, and folded.
     """
 
     panels: Callable[[Any], list[Panel]]
     trained: bool = False
-    folded: bool = False
+    folded: bool | Callable[[Frames], bool] = False
     details: bool = False
 
 
 SECTIONS = {
     "Accuracy": Section(learning.accuracy_panels, trained=True),
-    "Forgetting": Section(learning.forgetting_panels, trained=True),
+    "Forgetting": Section(learning.forgetting_panels, trained=True, folded=learning.nobody_asked),
     "Perplexity": Section(learning.perplexity_panels, trained=True),
     "Your metrics": Section(learning.own_metric_panels, trained=True),
     "Early exits": Section(knowledge.exit_panels, trained=True),
     "Inputs of the last layer": Section(knowledge.representation_panels, trained=True),
-    "Labels": Section(knowledge.history_panels, trained=True),
+    "Labels": Section(knowledge.history_panels, trained=True, folded=learning.nobody_asked),
     "Labels within a round": Section(knowledge.film_panels, trained=True),
-    "What less forgetting costs in time": Section(costs.frontier_panels, trained=True),
+    "What less forgetting costs in time": Section(costs.frontier_panels, trained=True, folded=learning.nobody_asked),
     "Where the time goes": Section(costs.breakdown_panels),
     "Availability and dropouts": Section(costs.participation_panels),
     "Staleness": Section(learning.staleness_panels),
@@ -141,7 +141,8 @@ def _sections(frames: Frames) -> dict[str, Callable[[], list[Panel]]]:
 
     def made(section: Section) -> list[Panel]:
         found = section.panels(details if section.details else frames)
-        return [replace(panel, folded=section.folded or section.details) for panel in found]
+        folded = section.folded(frames) if callable(section.folded) else section.folded
+        return [replace(panel, folded=folded or section.details) for panel in found]
 
     trains = not frames.timing_only
     return {name: partial(made, section) for name, section in SECTIONS.items() if trains or not section.trained}

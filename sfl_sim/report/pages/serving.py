@@ -23,7 +23,7 @@ from sfl_sim.report.panel import Cell, Column, Declared, Drawing, Panel, Table, 
 from sfl_sim.report.serving_load import ONLINE, load_serving, rate
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
     from pathlib import Path
 
     import plotly.graph_objects as go
@@ -96,21 +96,21 @@ def _best(served: Served) -> list[Markup]:
         offloaded = percent(own["offload_probability"], 0)
         return f"answers 95 % of its requests within {duration(own['p95_s'])}{right}; the server answers {offloaded}."
 
-    def sure(ranked: list[Hashable], column: str, sign: int) -> str:
+    def sure(ranked: list[Hashable], column: str, sign: int, text: Callable[[float], str]) -> str:
         """Say what the seeds tell of the lead of the first."""
         by_seed = sign * served.at_rate.pivot_table(index="seed", columns="series", values=column)
         first, *others = map(str, ranked)
-        return told_by_seeds(by_seed[first], by_seed[others[0]]) if others else ""
+        return told_by_seeds(by_seed[first], by_seed[others[0]], text) if others else ""
 
     by_p95 = sorted(middle, key=lambda label: middle[label]["p95_s"])
     quickest = by_p95[0]
     whom = names[quickest] + (" is the quickest: it" if len(middle) > 1 else "")
-    sentences = [escape(f"At {served.shown_rate}, ") + whom + f" {told(quickest)}{sure(by_p95, 'p95_s', 1)}"]
+    sentences = [escape(f"At {served.shown_rate}, ") + whom + f" {told(quickest)}{sure(by_p95, 'p95_s', 1, duration)}"]
     known = (label for label in middle if not math.isnan(middle[label]["accuracy"]))
     by_accuracy = sorted(known, key=lambda label: -middle[label]["accuracy"])
     if by_accuracy and (right := by_accuracy[0]) != quickest:
         which = "The most accurate is " + names[right]
-        sentences.append(which + f": it {told(right)}{sure(by_accuracy, 'accuracy', -1)}")
+        sentences.append(which + f": it {told(right)}{sure(by_accuracy, 'accuracy', -1, percent)}")
     return sentences
 
 

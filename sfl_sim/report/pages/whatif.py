@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Group
+    from rich.table import Table as TerminalTable
 
     from sfl_sim.report.whatif_load import Axis, WhatIf
 
@@ -90,17 +91,39 @@ def warnings(whatif: WhatIf) -> list[str]:
 
 
 def whatif_in_terminal(folder: Path) -> Group:
-    """Tabulate the best cut, its round and the cost of the scenario's own, by series and values of the other axes.
+    """Tabulate a round at every cut in the scenario's own system, and the best cut in each of the other systems.
 
-    Below it what survives the draws, if there are any.
+    Below them what survives the draws, if there are any.
     """
     from rich.console import Group
 
     whatif = load_whatif(folder)
-    best = best_in_terminal(whatif).in_terminal()
-    if whatif.draws.empty:
-        return Group(best)
-    return Group(best, f"\n{SURVIVAL}", survivors(whatif).in_terminal())
+    shown: list[TerminalTable | str] = [rounds_in_terminal(whatif).in_terminal()]
+    if whatif.others:
+        shown += ["", best_in_terminal(whatif).in_terminal()]
+    if len(whatif.draws):
+        shown += [f"\n{SURVIVAL}", survivors(whatif).in_terminal()]
+    return Group(*shown)
+
+
+def rounds_in_terminal(whatif: WhatIf) -> Table:
+    """Tabulate the time of a round at each value, in the scenario's own system; a column for each series."""
+    axis, times_s = whatif.along, {series.label: whatif.times(series) for series in whatif.series}
+
+    def told(index: int, own_s: pd.Series) -> str:
+        if index not in own_s:
+            return "–"
+        slower = own_s[index] / own_s.min()
+        return f"{duration(own_s[index])} ({f'{slower:.2f}×' if slower > 1 else 'best'})"
+
+    rows = [
+        [Cell(name + (" (own)" if index == axis.base else "")), *(Cell(told(index, own)) for own in times_s.values())]
+        for index, name in enumerate(axis.names)
+    ]
+    several = list(map(Markup, times_s)) if len(times_s) > 1 else []
+    about = f"Medians over {plural(whatif.n_seeds, 'seed')}." if whatif.n_seeds > 1 else "One seed."
+    titles = several or [Markup("Round")]
+    return Table([capitalised(axis.noun), *titles], rows, note=about + where_drawn(whatif.others), words=several)
 
 
 def headline(whatif: WhatIf) -> list[Markup]:
