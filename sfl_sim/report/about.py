@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sfl_sim.metrics.scores import score_of
-from sfl_sim.report.display import object_name, plural
+from sfl_sim.report.display import plural
 from sfl_sim.report.frames import titles
+from sfl_sim.scenario.own_code import object_name
 from sfl_sim.store import changed_files
 
 if TYPE_CHECKING:

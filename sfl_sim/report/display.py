@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -87,12 +86,6 @@ def reading(column: stored.Column) -> Callable[[float], str]:
     if "{" in column.number:
         return lambda number: column.number.format(number).replace("%", f"{NBSP}%")
     return by_unit.get(column.number or column.unit, tenths)
-
-
-def object_name(text: str) -> str:
-    """The name of a Python object for which a text of a scenario stands; any other text as it is."""
-    found = re.fullmatch(r"python[:/](.+)-[0-9a-f]{12}", text)
-    return found[1] if found else text
 
 
 def tenths(number: float) -> str:

@@ -12,8 +12,8 @@ from markupsafe import escape
 from sfl_sim.metrics.scores import score_of
 from sfl_sim.metrics.typical import typical_round
 from sfl_sim.report import style
-from sfl_sim.report.display import object_name
 from sfl_sim.report.load import IN_MEMORY, Tables
+from sfl_sim.scenario.own_code import object_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

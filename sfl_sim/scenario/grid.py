@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.own_code import object_name
 from sfl_sim.scenario.sections import EXCLUDES, KINDS
 
 Grid = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -57,7 +58,8 @@ def _choices(key: str, values: Any, path: str) -> list[Choice]:
 def names(points: Sequence[Point], unvaried: str) -> list[str]:
     """Give the names of grid points, made of their values ("hydra, cut=2"); `unvaried` names a point without any.
 
-    Points with equal values of different keys are told apart by these ("up=int8", "down=int8").
+    Points with equal values of different keys are told apart by these ("up=int8", "down=int8"), and objects of one name
+    by their digests.
 
     Raises:
         ScenarioError: two points set the same.
@@ -100,7 +102,7 @@ def _ending(key: str) -> str:
 
 def _label(key: str, value: Any) -> str:
     if isinstance(value, str):
-        return value
+        return object_name(value)
     if isinstance(value, dict) and value:
         return ", ".join(_part_label(inner, part) for inner, part in value.items())
     return _full_label(key, value)

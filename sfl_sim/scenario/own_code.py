@@ -8,6 +8,7 @@ checked where code is imported, and passed on to other processes, with the objec
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -76,6 +77,12 @@ def keep_object(text: str, thing: object) -> None:
 def is_object(text: str) -> bool:
     """Return True if a scenario's text stands for a Python object."""
     return text.startswith((CODE, DATA))
+
+
+def object_name(text: str) -> str:
+    """The name of the Python object for which a text of a scenario stands; any other text as it is."""
+    found = re.fullmatch(rf"(?:{CODE}|{DATA})(.+)-[0-9a-f]{{12}}", text)
+    return found[1] if found else text
 
 
 def find_object(text: str, key: str) -> Any:

@@ -74,9 +74,3 @@ def test_the_spread_of_a_few_seeds_is_their_range_and_of_more_the_standard_devia
     ends = (middle - sd, middle + sd) if len(seeds) >= 5 else (min(seeds), max(seeds))
     assert (curve["accuracy_low"], curve["accuracy_high"]) == pytest.approx(ends)
     assert curve["accuracy"] == middle
-
-
-def test_an_object_of_python_is_told_by_its_name():
-    assert display.object_name("python:Sequential-49109b1593eb") == "Sequential"
-    assert display.object_name("python/samples-0123456789ab") == "samples"
-    assert display.object_name("my_nets:make") == "my_nets:make"

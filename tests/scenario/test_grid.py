@@ -91,6 +91,11 @@ def test_some_keys_cannot_vary(grid, key, problem):
             [{"clients.compute.scale": 2}, {"clients.network.scale": 2, "model.cut": 1}],
             ["clients.compute.scale=2", "clients.network.scale=2, cut=1"],
         ),
+        ({"train.loss": ["python:mild-0123456789ab", "l1"]}, ["mild", "l1"]),
+        (
+            {"model.factory": ["python:Net-0123456789ab", "python:Net-ba9876543210"]},
+            ["factory=python:Net-0123456789ab", "factory=python:Net-ba9876543210"],
+        ),
         ([{"wire.up": ["int8", "int4"]}, {"wire.down": "int8"}], ["up=int8", "int4", "down=int8"]),
     ],
 )

@@ -15,7 +15,7 @@ import sfl_sim
 from sfl_sim.cli import main
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import load, parse
-from sfl_sim.scenario.own_code import Permission, hand_over, permission, permitted, require_permission
+from sfl_sim.scenario.own_code import Permission, hand_over, object_name, permission, permitted, require_permission
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -204,3 +204,9 @@ def test_an_error_in_code_of_one_s_own_names_file_and_line(place, capsys):
     assert line in capsys.readouterr().err
     for module in ("broken", "halting"):
         sys.modules.pop(module, None)
+
+
+def test_an_object_of_python_is_told_by_its_name():
+    assert object_name("python:Sequential-49109b1593eb") == "Sequential"
+    assert object_name("python/samples-0123456789ab") == "samples"
+    assert object_name("my_nets:make") == "my_nets:make"
