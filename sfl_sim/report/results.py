@@ -69,7 +69,7 @@ def results_table(frames: Frames) -> Table:
     for variant, seeds in of_each(frames.summary, frames.variants):
         about = [variant.method, plural(len(seeds), "seed"), plural(seeds["rounds"].median(), "round")]
         if variant.label in rising:
-            about.append(f"still rising: +{points(rising[variant.label])} points in {LAST_ROUNDS} rounds")
+            about.append(f"still rising +{points(rising[variant.label])}")
         rows.append((Cell(variant.html, " · ".join(about)), seeds))
     seeds_in_words = "Medians over seeds, ± standard deviation" if frames.n_seeds > 1 else "One seed, of unknown spread"
     target = common_target(frames)
