@@ -45,7 +45,7 @@ class Layer:
         name: name of the layer.
         macs_by_kind: MACs of its forward pass, for each of `KINDS`.
         n_ops: calls of modules in it that run MACs themselves (convolutions, linear maps, attention blocks), each of
-            which may cost an overhead.
+            which may cost an overhead. A recurrent module is called for each time step of each layer and direction.
         pointwise, grouped: MACs of 1x1 convolutions, and of convolutions in groups of several channels; both are part
             of `conv` in `macs_by_kind`.
         moved: elements of activations that its operations read and write, without those that inference folds into the
@@ -121,7 +121,7 @@ def price_of(module: nn.Module, x: Tensor, name: str = "") -> tuple[Layer, Tenso
     layer = Layer(
         name=name,
         macs_by_kind={kind: macs[kind] for kind in KINDS},
-        n_ops=sum(call_macs.total() > 0 for call_macs in counts.by_call.values()),
+        n_ops=sum(counts.steps[n] for n, call_macs in counts.by_call.items() if call_macs.total()),
         pointwise=counts.finer["pointwise"],
         grouped=counts.finer["grouped"],
         moved=counts.finer["moved"],
@@ -146,6 +146,7 @@ class _Counts:
     def __init__(self, module: nn.Module) -> None:
         self.calls: list[tuple[int, nn.Module | None]] = [(0, None)]
         self.by_call: dict[int, Counter[str]] = {0: Counter()}
+        self.steps: defaultdict[int, int] = defaultdict(lambda: 1)  # how often a call in by_call runs its kernels
         self.finer: Counter[str] = Counter()
         self.frozen_by_call: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self.frozen_finer: Counter[str] = Counter()
@@ -160,7 +161,7 @@ class _Counts:
         """The products with frozen weights, whose gradients the backward pass need not compute."""
         macs = sum(self.frozen_by_call.values(), Counter())
         conv, depthwise, dense, attention = (macs[kind] for kind in KINDS)
-        n_ops = sum(call_macs == self.by_call[n] for n, call_macs in self.frozen_by_call.items())
+        n_ops = sum(self.steps[n] for n, call_macs in self.frozen_by_call.items() if call_macs == self.by_call[n])
         pointwise, grouped, moved = (self.frozen_finer[name] for name in ("pointwise", "grouped", "moved"))
         return Work(macs.total(), (conv, depthwise, dense, attention), n_ops, (pointwise, grouped, moved, pointwise))
 
@@ -169,6 +170,9 @@ class _Counts:
         number = len(self.by_call)
         self.calls.append((number, module))
         self.by_call[number] = Counter()
+        if isinstance(module, nn.RNNBase) and args and isinstance(x := args[0], Tensor):
+            time_steps = x.shape[-2 if module.batch_first or x.dim() == 2 else 0]
+            self.steps[number] = time_steps * module.num_layers * (2 if module.bidirectional else 1)
         if self.priced_by is None and callable(own := getattr(module, "macs", None)):
             self.products("dense", int(own(*args)), ())
             self.priced_by = module

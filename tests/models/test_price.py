@@ -285,6 +285,18 @@ def test_a_layer_may_tell_its_own_macs():
     assert layer.n_ops == 2
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_recurrent_layer_is_called_for_each_time_step_of_each_layer_and_direction(device):
+    def calls(module, *shape):
+        layer = Of(lambda x: module(x)[0])
+        layer.module = module
+        return price_of(layer, torch.zeros(*shape, device=device))[0].n_ops
+
+    assert calls(nn.LSTM(4, 8, batch_first=True, device=device), 1, 80, 4) == 80
+    assert calls(nn.GRU(4, 8, num_layers=2, bidirectional=True, device=device), 10, 1, 4) == 10 * 2 * 2
+    assert calls(nn.RNN(4, 8, device=device), 5, 4) == 5
+
+
 def test_an_operation_of_another_library_is_named():
     with torch.library._scoped_library("mine", "DEF") as library:
         library.define("shifted(Tensor x) -> Tensor")
