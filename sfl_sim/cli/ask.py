@@ -12,6 +12,7 @@ import typer
 from sfl_sim.cli.app import (
     AllowCode,
     Debug,
+    Device,
     Overrides,
     ScenarioFile,
     Terminal,
@@ -134,16 +135,72 @@ def advise(
         say(line)
 
 
+@app.command()
+def measure(
+    scenario: ScenarioFile,
+    overrides: Overrides = [],
+    cuts: Annotated[
+        str, typer.Option(help="Layers after which to cut, by number or name, with commas between them; all, or none.")
+    ] = "all",
+    batches: Annotated[str, typer.Option(help="Sizes of mini-batches, with commas between them.")] = "1,16",
+    name: Annotated[str | None, typer.Option(help="What the rows call this machine; by default its own name.")] = None,
+    device: Device = "auto",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads that compute; by default as torch has them.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The table to write, a CSV file.")] = Path("measured.csv"),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the table.")] = False,
+    allow_code: AllowCode = False,
+    debug: Debug = False,
+) -> None:
+    """Measure a scenario's network on this machine, whole and in parts, for sfl-sim calibrate-devices.
+
+    Example: sfl-sim measure heterogeneous_bw --name "Raspberry Pi 5" --out pi.csv
+    """
+    from sfl_sim.scenario.load import training
+
+    sizes = [_whole(size, "--batches") for size in batches.split(",")]
+    study = training(read_study(scenario, overrides))
+    place = place_of_page(out, ".csv")
+    import torch
+
+    from sfl_sim.studies.measure import measure as measured
+    from sfl_sim.training.hardware import pick_device
+
+    if threads:
+        torch.set_num_threads(threads)
+    chosen = None if cuts == "all" else [_cut(text) for text in cuts.split(",")] if cuts != "none" else []
+    variant = study.variants[0]
+    with place.open("w", encoding="utf-8") as table, variant.places.locating():
+        measured(
+            variant.scenario, table, machine=name, cuts=chosen, batches=sizes, device=pick_device(device),
+            notify=(lambda row: None) if quiet else say,
+        )  # fmt: skip
+    say(out)
+
+
+def _whole(text: str, key: str) -> int:
+    if not text.strip().isdecimal() or not int(text):
+        raise ScenarioError("no number of samples", key=key, found=text, allowed="whole numbers above 0, as 1,16")
+    return int(text)
+
+
+def _cut(text: str) -> int | str:
+    return int(text) if text.strip().isdecimal() else text.strip()
+
+
 @app.command("calibrate-devices")
 def calibrate_devices(
-    measured: Annotated[Path, typer.Argument(help="CSV file: device, network or macs, forward_ms or step_ms, batch.")],
+    measured: Annotated[
+        Path, typer.Argument(help="CSV file: rows of sfl-sim measure; or device, network or macs, forward_ms, step_ms.")
+    ],
     cost: Annotated[
         str, typer.Option(help="The cost profile that the scenario will name; macs: MACs alone.")
     ] = "phones",
     out: Annotated[Path, typer.Option(help="The profile of devices to write, a CSV file.")] = Path("devices.csv"),
     debug: Debug = False,
 ) -> None:
-    """Fit rates and training factors of your own devices to measured latencies; write a profile of them.
+    """Fit rates, training factors and costs of your own devices to measured times; write profiles of them.
 
     Example: sfl-sim calibrate-devices measured.csv --out phones.csv
     """
@@ -152,14 +209,25 @@ def calibrate_devices(
 
     place = place_of_page(out, ".csv")
     found = calibrate(measured, cost)
-    write_profile(found, place, measured)
+    written = write_profile(found, place, measured)
     rates, factors = (found.devices[column].to_numpy(float) for column in ("macs_per_s", "training_factor"))
     for device, rate, factor in zip(found.devices["device"], rates, factors, strict=True):
         trains = "unknown" if isnan(factor) else f"{factor:.3g}"
         say(f"{device}: {rate / 1e9:.3g} GMAC/s, training factor {trains}")
+    if found.own is None:
+        say(f"costs of calls and of moved data: those of {cost}, since these rows tell none that predict better")
+    else:
+        for what, macs in (("a call", found.own.calls), ("a moved element", found.own.moved)):
+            say(f"cost of {what}: {f'{macs:.3g} MACs' if macs else 'not told apart by these rows'}")
+    networks, groups = found.rows["network"].nunique(), found.rows["group"].nunique()
+    of = f"{networks} networks" if networks > 1 else f"{groups} parts of one network"
     for kind, what in (("forward", "forward passes"), ("step", "training steps")):
-        for column, when in (("fitted_ms", "left"), ("unseen_ms", "for one that was left out")):
+        for column, when in (("fitted_ms", "left"), ("unseen_ms", f"where it was left out, of {of}")):
             if len(errors := found.error(kind, column)):
                 sizes = abs(errors)
                 say(f"error {when}, {len(sizes)} {what}: median {median(sizes):.0%}, largest {max(sizes):.0%}")
-    say(f"clients.compute: {{profile: {out}, cost: {cost}}}")
+    if networks < 3:
+        say(f"of {networks} network{'s' * (networks > 1)} there is no guarantee for another one")
+    say(f"clients.compute: {{profile: {out}, cost: {written}}}")
+    if len(rates) == 1:
+        say(f"as a server: {{macs_per_s: {rates[0] / (1 if isnan(factors[0]) else factors[0]):.4g}, cost: {written}}}")

@@ -40,6 +40,7 @@ NAMED = {
 PROFILES = {
     "clients.compute.profile": "devices",
     "clients.compute.cost": "costs",
+    "server.cost": "costs",
     "clients.network.profile": "network",
     "clients.network.trace": "network/traces",
     "clients.power.radio": "power",
@@ -95,7 +96,7 @@ def choices() -> dict[str, list[str]]:
         for key, kind in NAMED.items()
     }
     profiles = {key: available(kind) for key, kind in PROFILES.items()}
-    return named | profiles | {"clients.compute.cost": [MACS, *profiles["clients.compute.cost"]]}
+    return named | {key: [MACS, *names] if PROFILES[key] == "costs" else names for key, names in profiles.items()}
 
 
 def method_options() -> dict[str, Schema]:

@@ -207,6 +207,8 @@ class Server(Section):
     then follows the devices that are drawn."""
     macs_per_s: Annotated[Positive | None, Concern.SYSTEM] = None
     """Multiply-accumulates per second of the server, whatever the devices are, in place of speedup."""
+    cost: Annotated[str | None, Concern.SYSTEM] = None
+    """Cost of layers at the server: the name or file of a profile; null means as at the clients."""
     call_s: Annotated[NonNegative, Concern.SYSTEM] = 0.0
     """Seconds that every call of the server takes on top of its computing: a job of training, or a batch of
     requests."""

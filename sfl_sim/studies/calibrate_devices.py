@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,15 +17,31 @@ from torch import nn
 from sfl_sim.errors import ScenarioError, in_one_line
 from sfl_sim.models.part import sample_work, work_of
 from sfl_sim.models.price import price_of
-from sfl_sim.ops import Work
+from sfl_sim.ops import FINER, KINDS, Work
 from sfl_sim.store.files import write_file
-from sfl_sim.system.cost import PlainProcessor, read_cost
+from sfl_sim.system.cost import FittedProcessor, PlainProcessor, Processor, read_cost
 from sfl_sim.system.profiles import FloatArray, Table, read_table
 
 KEY = "calibrate-devices"
 REFERENCE_MACS = 300_774_272
 """MACs of one image through MobileNet-V2, the network to which rates of device profiles refer."""
 ABOVE_ZERO = "a number above 0"
+WORK_COLUMNS = [*(f"{kind}_macs" for kind in KINDS), "calls", "pointwise_macs", "grouped_macs", "moved",
+                "pointwise_backward_macs"]  # fmt: skip
+"""Columns with the work of a row itself, all of its mini-batch, as `sfl-sim measure` writes them."""
+
+
+@dataclass(frozen=True)
+class Own:
+    """Costs that the rows tell, in MACs of the cost profile's compute.
+
+    Attributes:
+        calls: of a call of a layer; 0 if the rows tell none.
+        moved: of an element of activations that is read or written; 0 if the rows tell none.
+    """
+
+    calls: float
+    moved: float
 
 
 @dataclass(frozen=True)
@@ -32,13 +49,16 @@ class Calibration:
     """What was found.
 
     Attributes:
-        cost: the cost profile with which it was found.
+        cost: the cost profile from which it began.
+        own: costs of a call and of moved data in place of the profile's; None if rows tell none that predict better.
         devices: one row per device: device, macs_per_s, training_factor (NaN if unknown).
-        rows: one row per measurement: device, network, kind (`forward` or `step`), measured_ms, fitted_ms, and
-            unseen_ms, the prediction without this measurement (NaN if the device has no other of its kind).
+        rows: one row per measurement: device, network, group (what is left out together: a network, or of a single
+            network a part), kind (`forward` or `step`), measured_ms, fitted_ms, and unseen_ms, the prediction without
+            the rows of its group (NaN if the device has no others of its kind).
     """
 
     cost: str
+    own: Own | None
     devices: pd.DataFrame
     rows: pd.DataFrame
 
@@ -49,16 +69,18 @@ class Calibration:
 
 
 def calibrate_devices(measured: Path, cost: str) -> Calibration:
-    """Fit the rates and training factors of devices to measured latencies.
+    """Fit rates and training factors of devices, and the costs of calls and of moved data, to measured times.
 
     A device's rate is the median of those with which each of its forward passes would take what was measured; its
     training factor is the median ratio of its measured training steps to the steps that this rate gives. A device
-    without forward passes takes the median factor of the others, or 1, and gets its rate from its training steps.
+    without forward passes takes the median factor of the others, or 1, and gets its rate from its training steps. Costs
+    of calls and of moved data are common to all devices, and are taken over where they predict left-out rows better
+    than the profile's.
 
     Args:
         measured: CSV file with the columns device; network (of torchvision) or macs, which are taken to cost what the
-            reference network's do; forward_ms or step_ms; and if wanted batch (1) and side (224), the side of its
-            square images. Cells may be empty.
+            reference network's do, or the columns of `sfl-sim measure`; forward_ms or step_ms; and if wanted batch (1)
+            and side (224), the side of its square images. Cells may be empty.
         cost: cost profile, or `macs`.
 
     Raises:
@@ -66,32 +88,123 @@ def calibrate_devices(measured: Path, cost: str) -> Calibration:
     """
     table = read_table(measured, ["device"], KEY)
     table.require("device", np.array([bool(name) for name in table.columns["device"]]), "a name")
-    priced, plain = read_cost(cost).processor(1.0), PlainProcessor(1.0)
-    batches, sides = _numbers(table, "batch", 1), _numbers(table, "side", 0)
-    sizes, samples = _numbers(table, "macs", np.nan), []
+    batches, sides, sizes = _numbers(table, "batch", 1), _numbers(table, "side", 0), _numbers(table, "macs", np.nan)
+    told = np.array([_tells_work(table, row) for row in range(len(table.lines))])
+    found = []
+    times = {kind: _numbers(table, f"{kind}_ms", np.nan) for kind in ("forward", "step")}
     for row in range(len(table.lines)):
         name = _cell(table, "network", row)
-        if bool(name) == bool(np.isfinite(sizes[row])):
+        part = " ".join(filter(None, (_cell(table, "part", row), _cell(table, "cut", row))))
+        if not told[row] and bool(name) == bool(np.isfinite(sizes[row])):
             raise _problem(table, row, "needs either a network or macs", name or "neither", "one of the two")
-        samples.append(Work.of(sizes[row]) if not name else _work(table, row, name, int(sides[row])))
-    found = []
-    for kind, passes in (("forward", 1), ("step", 3)):
-        ms = _numbers(table, f"{kind}_ms", np.nan)
-        for row in np.flatnonzero(np.isfinite(ms)).tolist():
-            work, name = work_of(samples[row], int(batches[row]), passes), _cell(table, "network", row)
-            macs = (priced if name else plain).seconds(work)
-            found.append((table.columns["device"][row], name or f"{sizes[row]:g} MACs", kind, ms[row], macs))
+        sample = None if told[row] else _work(table, row, name, int(sides[row])) if name else Work.of(sizes[row])
+        for kind, passes in (("forward", 1), ("step", 3)):
+            if np.isfinite(ms := times[kind][row]):
+                work = _told_work(table, row) if sample is None else work_of(sample, int(batches[row]), passes)
+                about = (table.columns["device"][row], name or f"{sizes[row]:g} MACs", part, kind, ms)
+                found.append((*about, work, sample is not None and not name))
     if not found:
         raise ScenarioError(
             "has no measurement", key=KEY, file=str(measured), allowed="a number below forward_ms or step_ms"
         )
-    rows = pd.DataFrame(found, columns=["device", "network", "kind", "measured_ms", "reference_macs"])
-    return _fit(rows, cost)
+    rows = pd.DataFrame(found, columns=["device", "network", "part", "kind", "measured_ms", "work", "is_plain"])
+    several = rows["network"].nunique() > 1
+    rows["group"] = rows["network"] if several else rows["part"].where(rows["part"] != "", rows["network"])
+    return _calibrated(rows, cost)
 
 
-def _fit(rows: pd.DataFrame, cost: str) -> Calibration:
-    """Fit every device; `rows` holds what each measurement costs in MACs of the reference network."""
-    rows = rows.assign(rate=1000 * rows["reference_macs"] / rows["measured_ms"])
+TERMS = (("calls", "moved"), ("calls",), ("moved",), ())
+"""Sets of costs that are fitted apart from compute."""
+MIN_GROUPS = 4
+"""Networks, or parts of one, from which on costs of one's own are fitted."""
+BETTER = 0.9
+"""Error of left-out rows, over that with the profile's costs, below which costs of one's own are taken over."""
+ITERATIONS = 20
+
+
+def _calibrated(rows: pd.DataFrame, cost: str) -> Calibration:
+    """Choose between the profile's costs and those that the rows tell, by the errors of groups that are left out."""
+    priced, plain = read_cost(cost).processor(1.0), PlainProcessor(1.0)
+    prices = [
+        (plain if is_plain else priced).seconds(work)
+        for work, is_plain in zip(rows["work"], rows["is_plain"], strict=True)
+    ]
+    rows = rows.assign(
+        macs=prices, compute=[_compute(priced).seconds(work) for work in rows["work"]],
+        calls=[work.n_ops for work in rows["work"]], moved=[work.finer[FINER.index("moved")] for work in rows["work"]],
+    )  # fmt: skip
+    unseen: dict[tuple[str, ...] | None, pd.Series] = {None: _unseen(rows, None)}
+    if rows["group"].nunique() >= MIN_GROUPS and not rows["is_plain"].any():
+        unseen |= {terms: _unseen(rows, terms) for terms in TERMS}
+    size = {terms: _size(rows, predicted) for terms, predicted in unseen.items()}
+    best = min(size, key=lambda terms: size[terms])
+    best = best if size[best] < BETTER * size[None] else None
+    own, devices = _fit(rows, best)
+    rows["fitted_ms"] = _predicted(rows, own, devices)
+    rows["unseen_ms"] = unseen[best]
+    if own:  # rates are those at which the reference network takes its MACs, whatever they cost
+        devices["macs_per_s"] *= REFERENCE_MACS / _reference_cost(cost, own)
+    kept = ["device", "network", "group", "kind", "measured_ms", "fitted_ms", "unseen_ms"]
+    return Calibration(cost, own, devices.rename_axis("device").reset_index(), rows[kept])
+
+
+def _size(rows: pd.DataFrame, predicted: pd.Series) -> float:
+    """Give the median error over groups, each with that of its rows, in ln(ms); infinite if nothing was predicted."""
+    error = pd.Series(np.abs(np.log((predicted / rows["measured_ms"]).to_numpy(float))), rows.index)
+    median = float(error.groupby(rows["group"]).median().median())
+    return np.inf if np.isnan(median) else median
+
+
+def _unseen(rows: pd.DataFrame, terms: Sequence[str] | None) -> pd.Series:
+    """Predict each group in ms from a fit to the others; NaN for a device that has no others of its kind."""
+    predicted = pd.Series(np.nan, rows.index)
+    for group in rows["group"].unique():
+        is_out = rows["group"] == group
+        rest = rows[~is_out]
+        if len(rest):
+            own, devices = _fit(rest, terms)
+            known = pd.MultiIndex.from_frame(rest[["device", "kind"]])
+            left = rows[is_out]
+            left = left[pd.MultiIndex.from_frame(left[["device", "kind"]]).isin(known)]
+            predicted[left.index] = _predicted(left, own, devices)
+    return predicted
+
+
+def _predicted(rows: pd.DataFrame, own: Own | None, devices: pd.DataFrame) -> pd.Series:
+    slower = rows["device"].map(devices["training_factor"]).where(rows["kind"] == "step", 1.0)
+    return 1000 * _macs(rows, own) * slower / rows["device"].map(devices["macs_per_s"])
+
+
+def _macs(rows: pd.DataFrame, own: Own | None) -> pd.Series:
+    """Price rows in MACs: as the cost profile does, or with costs of one's own."""
+    return rows["macs"] if own is None else rows["compute"] + own.calls * rows["calls"] + own.moved * rows["moved"]
+
+
+def _fit(rows: pd.DataFrame, terms: Sequence[str] | None) -> tuple[Own | None, pd.DataFrame]:
+    """Fit every device, and with `terms` the costs: least squares of relative errors, none below 0, in turn with rates.
+
+    Where no time is explained by compute, the profile's costs stay.
+    """
+    if terms is None:
+        return None, _devices(rows, rows["macs"])
+    from scipy.optimize import nnls  # type: ignore[import-untyped]  # takes a while to import
+
+    own, columns = Own(0.0, 0.0), ["compute", *terms]
+    for _ in range(ITERATIONS):
+        devices = _devices(rows, _macs(rows, own))
+        time_of_a_mac = _predicted(rows.assign(compute=1.0), Own(0.0, 0.0), devices) / rows["measured_ms"]
+        found, _ = nnls(rows[columns].mul(time_of_a_mac, axis="index").to_numpy(), np.ones(len(rows)))
+        costs = dict(zip(columns, found, strict=True))
+        compute = costs.pop("compute")
+        if compute <= 0:
+            return None, _devices(rows, rows["macs"])
+        own = Own(**{"calls": 0.0, "moved": 0.0, **{term: float(each / compute) for term, each in costs.items()}})
+    return own, _devices(rows, _macs(rows, own))
+
+
+def _devices(rows: pd.DataFrame, macs: pd.Series) -> pd.DataFrame:
+    """Give each device its rate and its training factor, from what each of its measurements costs in MACs."""
+    rows = rows.assign(rate=1000 * macs / rows["measured_ms"])
     forward, step = rows[rows["kind"] == "forward"], rows[rows["kind"] == "step"]
     devices = pd.DataFrame({"macs_per_s": forward.groupby("device")["rate"].median()})
     factors = devices["macs_per_s"].reindex(step["device"]).to_numpy(float) / step["rate"]
@@ -102,31 +215,39 @@ def _fit(rows: pd.DataFrame, cost: str) -> Calibration:
     devices.loc[devices["macs_per_s"].isna(), "training_factor"] = guess
     devices["macs_per_s"] = devices["macs_per_s"].fillna(guess * step.groupby("device")["rate"].median())
     devices["training_factor"] = devices["training_factor"].fillna(usual)
-    slower = rows["device"].map(devices["training_factor"]).where(rows["kind"] == "step", 1.0)
-    cost_ms = 1000 * rows["reference_macs"]
-    rows["fitted_ms"] = cost_ms * slower / rows["device"].map(devices["macs_per_s"])
-    rows["unseen_ms"] = cost_ms / rows.groupby(["device", "kind"])["rate"].transform(_median_of_others)
-    return Calibration(cost, devices.rename_axis("device").reset_index(), rows.drop(columns=["rate", "reference_macs"]))
+    return devices
 
 
-def _median_of_others(rates: pd.Series) -> pd.Series:
-    return pd.Series([rates.drop(row).median() for row in rates.index], rates.index)
+def _compute(processor: Processor) -> Processor:
+    """Return what takes the time of a processor's MACs alone, without calls and without moved data."""
+    if not isinstance(processor, FittedProcessor):
+        return processor
+    pointwise, grouped, _, backward = processor.finer_s
+    return replace(processor, op_s=0.0, finer_s=(pointwise, grouped, 0.0, backward))
 
 
-def write_profile(found: Calibration, out: Path, measured: Path) -> None:
-    """Write the devices as a profile for `clients.compute.profile`.
+def write_profile(found: Calibration, out: Path, measured: Path) -> str:
+    """Write the devices as a profile for `clients.compute.profile`; gives the cost profile that belongs to it.
+
+    With costs of its own that is a second file, beside it.
 
     Raises:
         ScenarioError: `out` is the file of the measurements.
     """
     if out.resolve() == measured.resolve():
         raise ScenarioError("would replace the measurements", key="--out", found=str(out), allowed="another file")
-    reference_macs = read_cost(found.cost).reference_macs or REFERENCE_MACS
+    cost = found.cost
+    reference_macs = float(read_cost(found.cost).reference_macs or REFERENCE_MACS)
+    if found.own:
+        cost = str(out.with_name(f"{out.stem}_cost.csv"))
+        write_file(Path(cost), _own_profile(found.cost, found.own, in_one_line(measured.name)).encode())
+        reference_macs = REFERENCE_MACS
     text = io.StringIO()
     text.write("# what: devices with rates and training factors of one's own\n")
     text.write(f"# source: {in_one_line(measured.name)}\n")
     text.write("# unit: ms_per_frame in ms for one image; reference_macs in MACs for it\n")
-    text.write(f"# derived: by sfl-sim calibrate-devices with cost {found.cost}, which a scenario should name, too\n")
+    named = in_one_line(Path(cost).name)
+    text.write(f"# derived: by sfl-sim calibrate-devices with cost {named}, which a scenario should name, too\n")
     table = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)  # a name may begin with #, as notes do
     table.writerow(["device", "ms_per_frame", "reference_macs", "training_factor"])
     for device, rate, factor in found.devices.itertuples(index=False):
@@ -134,6 +255,64 @@ def write_profile(found: Calibration, out: Path, measured: Path) -> None:
         told = 1.0 if np.isnan(factor) else float(f"{factor:.4g}")
         table.writerow([device, float(f"{frame_ms:.6g}"), round(reference_macs), told])
     write_file(out, text.getvalue().encode())
+    return cost
+
+
+def _reference_cost(cost: str, own: Own) -> float:
+    """Price one image in the network to which rates refer, in MACs of the compute of `cost`."""
+    work = _image_work("mobilenet_v2", 224)
+    moved = work.finer[FINER.index("moved")]
+    return _compute(read_cost(cost).processor(1.0)).seconds(work) + own.calls * work.n_ops + own.moved * moved
+
+
+def _own_profile(cost: str, own: Own, source: str) -> str:
+    """Write a cost profile with the costs of calls and of moved data in place of those of `cost`."""
+    reference = _image_work("mobilenet_v2", 224)
+    compute = _compute(read_cost(cost).processor(1.0))
+    each = [Work(1.0, (float(i == 0), float(i == 1), float(i == 2), float(i == 3)), 0.0) for i in range(len(KINDS))]
+    seconds = [compute.seconds(work) for work in each]
+    conv = Work(1.0, (1.0, 0.0, 0.0, 0.0), 0.0)
+    pointwise, grouped, backward = (
+        compute.seconds(conv._replace(finer=finer)) for finer in ((1, 0, 0, 0), (0, 1, 0, 0), (1, 0, 0, 1))
+    )
+    pointwise_macs, grouped_macs, moved, _ = reference.finer
+    row = {
+        **{f"{kind}_efficiency": 1 / each_s for kind, each_s in zip(KINDS, seconds, strict=True)},
+        "pointwise_efficiency": 1 / pointwise, "grouped_efficiency": 1 / grouped,
+        "pointwise_backward": 2 * backward / pointwise, "moved_macs": own.moved, "overhead_macs": own.calls,
+        **{f"reference_{kind}_macs": macs for kind, macs in zip(KINDS, reference.by_kind, strict=True)},
+        "reference_pointwise_macs": pointwise_macs, "reference_grouped_macs": grouped_macs,
+        "reference_moved": moved, "reference_ops": reference.n_ops,
+    }  # fmt: skip
+    header = (
+        "# what: cost of a MAC by kind of layer, of an element of activations moved, and of a layer's call\n"
+        f"# source: {source}\n"
+        "# unit: as profiles/README.md says of costs/phones\n"
+        f"# derived: by sfl-sim calibrate-devices; efficiencies as in {cost}\n"
+    )
+    return header + ",".join(row) + "\n" + ",".join(f"{value:.12g}" for value in row.values()) + "\n"
+
+
+def _tells_work(table: Table, row: int) -> bool:
+    """Return True if the row says itself what it computes, as those of `sfl-sim measure` do."""
+    return all(column in table.columns and table.columns[column][row] for column in WORK_COLUMNS)
+
+
+def _told_work(table: Table, row: int) -> Work:
+    """Return the work that the row tells of its whole mini-batch."""
+    amounts = [float(_amounts(table, column)[row]) for column in WORK_COLUMNS]
+    conv, depthwise, dense, attention, calls, *finer = amounts
+    by_kind = (conv, depthwise, dense, attention)
+    pointwise, grouped, moved, backward = finer
+    return Work(sum(by_kind), by_kind, calls, (pointwise, grouped, moved, backward))
+
+
+def _amounts(table: Table, column: str) -> FloatArray:
+    """Read a column of amounts, 0 and above, in which cells may be empty: they count as 0."""
+    filled = replace(table, columns={**table.columns, column: [cell or "0" for cell in table.columns[column]]})
+    numbers = filled.numbers(column)
+    filled.require(column, numbers >= 0, "a number, 0 or above")
+    return numbers
 
 
 def _cell(table: Table, column: str, row: int) -> str:
@@ -149,6 +328,12 @@ def _numbers(table: Table, column: str, default: float) -> FloatArray:
     if column in ("batch", "side"):
         filled.require(column, numbers == np.round(numbers), "a whole number above 0")
     return np.where([bool(cell) for cell in cells], numbers, default)
+
+
+def work_cells(work: Work) -> dict[str, str]:
+    """Give the cells of `WORK_COLUMNS`."""
+    amounts = [*work.by_kind, work.n_ops, *work.finer]
+    return {column: f"{amount:.12g}" for column, amount in zip(WORK_COLUMNS, amounts, strict=True)}
 
 
 def _work(table: Table, row: int, name: str, side: int) -> Work:

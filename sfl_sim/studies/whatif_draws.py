@@ -150,9 +150,9 @@ class _Errors:
             links = sampled_factor(str(network.profile), TESTS[str(network.profile)], rng)
         return DrawnSystem(
             speed=speed,
-            network_error=self._of_network(scenario, "phones", number),
+            network_error=self._of_network(scenario, compute.cost, "phones", number),
             training_factor=trains,
-            server_error=self._of_network(scenario, "torch", number),
+            server_error=self._of_network(scenario, scenario.server.cost or compute.cost, "torch", number),
             links=links,
             trace=trace,
         )
@@ -163,9 +163,9 @@ class _Errors:
             return np.ones(n)
         return np.exp(stream(scenario.seed, "errors of single phones", number).normal(0, SPREAD, n))
 
-    def _of_network(self, scenario: Scenario, runtime: str, number: int) -> float:
+    def _of_network(self, scenario: Scenario, profile: str | None, runtime: str, number: int) -> float:
         """Draw the error of one of the measured networks for the scenario's; 1 with a cost profile of one's own."""
-        cost, model = scenario.clients.compute.cost or MACS, scenario.model
+        cost, model = profile or MACS, scenario.model
         if cost not in self._costs.columns:
             return 1.0
         of_runtime = np.array(self._costs.columns["runtime"]) == runtime

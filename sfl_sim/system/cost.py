@@ -100,7 +100,7 @@ class Cost:
     processor: Callable[[float], Processor]
 
 
-def read_cost(profile: str | Path | None) -> Cost:
+def read_cost(profile: str | Path | None, key: str = KEY) -> Cost:
     """Read a cost profile; without one, or with `macs`, every MAC takes equally long.
 
     With a profile (profiles/README.md) work takes
@@ -118,7 +118,7 @@ def read_cost(profile: str | Path | None) -> Cost:
         return Cost(MACS, None, PlainProcessor)
     efficiencies = [f"{kind}_efficiency" for kind in KINDS]
     reference = [*(f"reference_{kind}_macs" for kind in KINDS), "reference_ops"]
-    table = read_row(find("costs", profile, KEY), [*efficiencies, "overhead_macs", *reference], KEY)
+    table = read_row(find("costs", profile, key), [*efficiencies, "overhead_macs", *reference], key)
     given = [column for column in FINER_COLUMNS if column in table.columns]
     for column in [*efficiencies, *(column for column in given if column.endswith("_efficiency"))]:
         table.require(column, table.numbers(column) > 0, "a number above 0")

@@ -89,7 +89,7 @@ def build_fleet(n_clients: int, seed: int, clients: Clients, server: Server) -> 
     if server_macs_per_s is None:
         assert server.speedup is not None, "a section has a rate or a speedup"
         server_macs_per_s = float(server.speedup / np.mean(1 / macs_per_s))
-    processor = cost.processor(server_macs_per_s)
+    processor = (cost if server.cost is None else read_cost(server.cost, "server.cost")).processor(server_macs_per_s)
     topology = None
     if network.shared is not None:
         from sfl_sim.system.topology import build_topology  # with it comes networkx

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.ops import Work
 from sfl_sim.rng import stream
 from sfl_sim.scenario.sections import Compute
-from sfl_sim.studies.calibrate_devices import calibrate_devices, write_profile
+from sfl_sim.studies.calibrate_devices import WORK_COLUMNS, calibrate_devices, work_cells, write_profile
 from sfl_sim.system.cost import read_cost
 from sfl_sim.system.devices import draw_devices
 
@@ -100,3 +103,70 @@ def test_bad_input_gets_one_line(tmp_path: Path, text: str, line: str) -> None:
     with pytest.raises(ScenarioError, match=line) as error:
         calibrate_devices(write(tmp_path, text), "phones")
     assert "\n" not in str(error.value)
+
+
+def rows_of(
+    path: Path, costs: dict[str, float], machines: dict[str, float], factor: float = 1.5, networks: int = 6
+) -> Path:
+    """Rows of `sfl-sim measure` of machines that take `costs` for what networks need, at rates in MAC/s."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for network in range(networks):
+        macs, calls, moved = rng.lognormal(17, 1), rng.integers(3, 60), rng.lognormal(13, 1.5)
+        for batch, passes in ((1, 1), (16, 1), (16, 3)):
+            work = Work(batch * passes * macs, (batch * passes * macs, 0, 0, 0), passes * calls,
+                        (0, 0, batch * passes * moved, 0))  # fmt: skip
+            needed = work.macs + costs["calls"] * work.n_ops + costs["moved"] * work.finer[2]
+            for machine, rate in machines.items():
+                kind = "forward_ms" if passes == 1 else "step_ms"
+                ms = 1000 * needed * (1 if passes == 1 else factor) / rate
+                rows.append(
+                    {"device": machine, "network": f"net {network}", "batch": batch, kind: ms, **work_cells(work)}
+                )
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+def test_costs_of_calls_and_of_moved_data_are_found_where_rows_tell_them(tmp_path: Path) -> None:
+    costs = {"calls": 3e6, "moved": 20.0}
+    found = calibrate_devices(rows_of(tmp_path / "rows.csv", costs, {"a": 1e9, "b": 4e9}), "macs")
+    assert found.own is not None
+    assert (found.own.calls, found.own.moved) == pytest.approx((3e6, 20.0), rel=1e-3)
+    one, other = found.devices["macs_per_s"]
+    assert other / one == pytest.approx(4, rel=1e-3)
+    assert found.devices["training_factor"].tolist() == pytest.approx([1.5, 1.5], rel=1e-3)
+    assert abs(found.error("forward", "unseen_ms")).max() < 1e-3
+
+
+@pytest.mark.parametrize("costs", [{"calls": 3e6, "moved": 0.0}, {"calls": 0.0, "moved": 20.0}])
+def test_a_cost_that_is_none_is_not_found(costs: dict[str, float], tmp_path: Path) -> None:
+    found = calibrate_devices(rows_of(tmp_path / "rows.csv", costs, {"a": 1e9}), "macs")
+    assert found.own is not None
+    assert (found.own.calls, found.own.moved) == pytest.approx((costs["calls"], costs["moved"]), rel=1e-3, abs=1e-3)
+
+
+def test_rows_that_the_profile_prices_already_change_nothing_in_it(tmp_path: Path) -> None:
+    found = calibrate_devices(rows_of(tmp_path / "rows.csv", {"calls": 0.0, "moved": 0.0}, {"a": 1e9}), "macs")
+    assert found.own is None
+
+
+def test_three_networks_are_too_few_for_costs_of_one_s_own(tmp_path: Path) -> None:
+    costs = {"calls": 3e6, "moved": 20.0}
+    assert calibrate_devices(rows_of(tmp_path / "rows.csv", costs, {"a": 1e9}, networks=3), "macs").own is None
+
+
+@pytest.mark.parametrize("cost", ["macs", "phones"])
+def test_the_two_profiles_give_the_measured_times_back(cost: str, tmp_path: Path) -> None:
+    measured = rows_of(tmp_path / "rows.csv", {"calls": 3e6, "moved": 20.0}, {"a": 1e9})
+    found = calibrate_devices(measured, cost)
+    assert found.own is not None
+    written = read_cost(write_profile(found, tmp_path / "mine.csv", measured))
+    mine = Compute(profile=str(tmp_path / "mine.csv"))
+    _, (rate,), (factor,) = draw_devices(1, stream(0, "devices"), mine, written.reference_macs)
+    table = pd.read_csv(measured)
+    for row in table.to_dict("records"):
+        conv, depthwise, dense, attention, calls, *finer = (row[column] for column in WORK_COLUMNS)
+        work = Work(conv, (conv, depthwise, dense, attention), calls, tuple(finer))
+        is_step = row["step_ms"] == row["step_ms"]
+        simulated_s = written.processor(rate / factor if is_step else rate).seconds(work)
+        assert 1000 * simulated_s == pytest.approx(row["step_ms"] if is_step else row["forward_ms"], rel=2e-3)

@@ -51,6 +51,20 @@ def test_the_network_is_drawn_apart_from_the_devices() -> None:
     assert list(phones.uplinks) == list(given.uplinks)
 
 
+def test_a_server_may_have_a_cost_profile_of_its_own() -> None:
+    work = job((0, 0, 1e9, 0), 10)
+    server = {"macs_per_s": 1e11}
+    seconds = {
+        (client, own): build_fleet(1, 0, Clients(compute={"cost": client}), Server(**server, cost=own)).server.seconds(
+            work
+        )
+        for client in ("macs", "ncnn")
+        for own in (None, "macs", "ncnn")
+    }
+    assert seconds["ncnn", None] == seconds["ncnn", "ncnn"] == seconds["macs", "ncnn"]
+    assert seconds["macs", None] == seconds["macs", "macs"] == seconds["ncnn", "macs"] == 1e9 / 1e11
+
+
 def test_a_server_with_a_rate_of_its_own_does_not_follow_the_phones() -> None:
     """By its speed-up it does: other phones, or the same ones twice as fast, make it another server."""
     phones = [(0, Clients()), (1, Clients()), (0, Clients(compute={"scale": 2.0}))]
