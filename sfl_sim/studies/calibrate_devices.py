@@ -101,6 +101,8 @@ def calibrate_devices(measured: Path, cost: str) -> Calibration:
         for kind, passes in (("forward", 1), ("step", 3)):
             if np.isfinite(ms := times[kind][row]):
                 work = _told_work(table, row) if sample is None else work_of(sample, int(batches[row]), passes)
+                if work.macs == 0:  # of a part that only moves data, which says nothing on a rate
+                    continue
                 about = (table.columns["device"][row], name or f"{sizes[row]:g} MACs", part, kind, ms)
                 found.append((*about, work, sample is not None and not name))
     if not found:
@@ -119,7 +121,12 @@ MIN_GROUPS = 4
 """Networks, or parts of one, from which on costs of one's own are fitted."""
 BETTER = 0.9
 """Error of left-out rows, over that with the profile's costs, below which costs of one's own are taken over."""
-ITERATIONS = 20
+SIZES = {"calls": 1e5, "moved": 10.0}
+"""Sizes of costs, in MACs, from which a fit begins."""
+ROBUST = 0.1
+"""Error in ln(ms) above which a row counts by its error's size and not by its square."""
+NOTHING = 0.01
+"""Share of a row's time below which a cost counts as none."""
 
 
 def _calibrated(rows: pd.DataFrame, cost: str) -> Calibration:
@@ -181,24 +188,33 @@ def _macs(rows: pd.DataFrame, own: Own | None) -> pd.Series:
 
 
 def _fit(rows: pd.DataFrame, terms: Sequence[str] | None) -> tuple[Own | None, pd.DataFrame]:
-    """Fit every device, and with `terms` the costs: least squares of relative errors, none below 0, in turn with rates.
+    """Fit the costs in `terms`, if these are not the profile's, by robust least squares of ln(ms); then every device.
 
-    Where no time is explained by compute, the profile's costs stay.
+    Each device has a speed of its own in forward passes and in steps. A cost that makes up next to nothing of every
+    row is 0.
     """
     if terms is None:
         return None, _devices(rows, rows["macs"])
-    from scipy.optimize import nnls  # type: ignore[import-untyped]  # takes a while to import
+    from scipy.optimize import least_squares  # type: ignore[import-untyped]  # takes a while to import
 
-    own, columns = Own(0.0, 0.0), ["compute", *terms]
-    for _ in range(ITERATIONS):
-        devices = _devices(rows, _macs(rows, own))
-        time_of_a_mac = _predicted(rows.assign(compute=1.0), Own(0.0, 0.0), devices) / rows["measured_ms"]
-        found, _ = nnls(rows[columns].mul(time_of_a_mac, axis="index").to_numpy(), np.ones(len(rows)))
-        costs = dict(zip(columns, found, strict=True))
-        compute = costs.pop("compute")
-        if compute <= 0:
-            return None, _devices(rows, rows["macs"])
-        own = Own(**{"calls": 0.0, "moved": 0.0, **{term: float(each / compute) for term, each in costs.items()}})
+    amounts = rows[[*terms]].to_numpy(float) * [SIZES[term] for term in terms]
+    log_ms, alike = np.log(rows["measured_ms"]), [rows["device"], rows["kind"]]
+
+    def errors(log_costs: FloatArray) -> FloatArray:
+        error = np.log(rows["compute"] + amounts @ np.exp(log_costs)) - log_ms
+        return np.asarray(error - error.groupby(alike).transform("median"))
+
+    own = Own(0.0, 0.0)
+    if terms:
+        found = least_squares(errors, np.zeros(len(terms)), bounds=(-12, 12), loss="soft_l1", f_scale=ROBUST)
+        parts = amounts * np.exp(found.x)
+        counts = (parts.T / (rows["compute"].to_numpy() + parts.sum(axis=1))).max(axis=1) > NOTHING
+        costs = {
+            term: SIZES[term] * float(np.exp(x))
+            for term, x, is_one in zip(terms, found.x, counts, strict=True)
+            if is_one
+        }
+        own = Own(**{"calls": 0.0, "moved": 0.0, **costs})
     return own, _devices(rows, _macs(rows, own))
 
 
