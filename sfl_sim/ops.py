@@ -138,12 +138,14 @@ class Work(NamedTuple):
         by_kind: MACs by kind of layer, in the order of `KINDS`; they add up to `macs`.
         n_ops: calls of convolutions, linear maps and attention blocks, each for a whole mini-batch.
         finer: amounts in the order of `FINER`.
+        weights: elements of weights that these calls read, each for a whole mini-batch.
     """
 
     macs: float
     by_kind: tuple[float, float, float, float]
     n_ops: float
     finer: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    weights: float = 0.0
 
     @classmethod
     def of(cls, macs: float) -> Work:
@@ -153,15 +155,19 @@ class Work(NamedTuple):
     @classmethod
     def total(cls, works: Iterable[Work]) -> Work:
         """Sum the work of several steps."""
-        macs, by_kind, n_ops, finer = 0.0, (0.0, 0.0, 0.0, 0.0), 0.0, (0.0, 0.0, 0.0, 0.0)
+        macs, by_kind, n_ops, finer, weights = 0.0, (0.0, 0.0, 0.0, 0.0), 0.0, (0.0, 0.0, 0.0, 0.0), 0.0
         for work in works:
-            macs, n_ops = macs + work.macs, n_ops + work.n_ops
+            macs, n_ops, weights = macs + work.macs, n_ops + work.n_ops, weights + work.weights
             by_kind, finer = _sum(by_kind, work.by_kind), _sum(finer, work.finer)
-        return cls(macs, by_kind, n_ops, finer)
+        return cls(macs, by_kind, n_ops, finer, weights)
 
     def of_batch(self, n: int) -> Work:
         """Return the work of `n` such steps as one batch, which calls each layer once."""
-        return Work(n * self.macs, _times(n, self.by_kind), self.n_ops, _times(n, self.finer))
+        return Work(n * self.macs, _times(n, self.by_kind), self.n_ops, _times(n, self.finer), self.weights)
+
+    def called(self, times: float) -> Work:
+        """Return the same work with `times` as many calls, each of which reads its weights anew."""
+        return self._replace(n_ops=times * self.n_ops, weights=times * self.weights)
 
 
 Four = tuple[float, float, float, float]

@@ -215,9 +215,10 @@ def calibrate_devices(
         trains = "unknown" if isnan(factor) else f"{factor:.3g}"
         say(f"{device}: {rate / 1e9:.3g} GMAC/s, training factor {trains}")
     if found.own is None:
-        say(f"costs of calls and of moved data: those of {cost}, since these rows tell none that predict better")
+        say(f"costs of calls, moved data and weights: those of {cost}, since these rows tell none that predict better")
     else:
-        for what, macs in (("a call", found.own.calls), ("a moved element", found.own.moved)):
+        costs = {"a call": found.own.calls, "a moved element": found.own.moved, "a weight": found.own.weights}
+        for what, macs in costs.items():
             say(f"cost of {what}: {f'{macs:.3g} MACs' if macs else 'not told apart by these rows'}")
     networks, groups = found.rows["network"].nunique(), found.rows["group"].nunique()
     of = f"{networks} networks" if networks > 1 else f"{groups} parts of one network"

@@ -376,7 +376,7 @@ class TrainReplayed(Step):
     def work(self, part2: Replica, smashed: Value, knowledge: Sequence[Value]) -> Work:
         """Forward and backward of all rows, in one call of every layer or two."""
         work = part2.part.work(sum(value.samples for value in (smashed, *knowledge)), passes=3)
-        return work if self.joint else work._replace(n_ops=2 * work.n_ops)
+        return work if self.joint else work.called(2)
 
     def out(self, part2: Replica, smashed: Value, knowledge: Sequence[Value]) -> Value:
         """The gradient at the client's rows: as large as without knowledge."""

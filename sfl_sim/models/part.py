@@ -217,10 +217,10 @@ def work_of(sample: Work, samples: int, passes: int, spared: Work = NO_WORK) -> 
     work = sample.of_batch(samples * passes)
     pointwise, grouped, moved, _ = work.finer
     backward = samples * (passes - passes % 2) * sample.finer[0]
-    work = work._replace(n_ops=passes * sample.n_ops, finer=(pointwise, grouped, moved, backward))
+    work = work.called(passes)._replace(finer=(pointwise, grouped, moved, backward))
     if passes == 1 or spared == NO_WORK:
         return work
-    return Work.total([work, spared.of_batch(-samples)._replace(n_ops=-spared.n_ops)])
+    return Work.total([work, spared.of_batch(-samples).called(-1)])
 
 
 def sample_work(layers: Sequence[Layer]) -> Work:
@@ -232,6 +232,7 @@ def sample_work(layers: Sequence[Layer]) -> Work:
         sum(layer.n_ops for layer in layers),
         (sum(layer.pointwise for layer in layers), sum(layer.grouped for layer in layers),
          sum(layer.moved for layer in layers), 0),
+        sum(layer.weights for layer in layers),
     )  # fmt: skip
 
 

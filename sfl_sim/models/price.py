@@ -74,7 +74,12 @@ class Layer:
         """Work of one sample's backward pass if nothing is frozen: twice the forward pass."""
         conv, depthwise, dense, attention = (2 * self.macs_by_kind[kind] for kind in KINDS)
         finer = (2 * self.pointwise, 2 * self.grouped, 2 * self.moved, 2 * self.pointwise)
-        return Work(2 * self.macs, (conv, depthwise, dense, attention), 2 * self.n_ops, finer)
+        return Work(2 * self.macs, (conv, depthwise, dense, attention), 2 * self.n_ops, finer, 2 * self.weights)
+
+    @property
+    def weights(self) -> int:
+        """Elements of its weights, which a call reads and a step writes; all of them, of a table of embeddings too."""
+        return self.parameters + self.frozen
 
     @property
     def macs(self) -> int:

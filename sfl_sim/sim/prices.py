@@ -115,8 +115,8 @@ class Prices:
     def batch_s(self, ops: Sequence[On]) -> float:
         """Give the seconds of `ops` as one batch at their server: MACs of all, calls of layers of one."""
         works = [op.step.work(op.state, *op.args) for op in ops]
-        calls = max(work.n_ops for work in works)
-        return self.nodes[ops[0].node].seconds(Work.total(works)._replace(n_ops=calls))
+        calls, weights = max(work.n_ops for work in works), max(work.weights for work in works)
+        return self.nodes[ops[0].node].seconds(Work.total(works)._replace(n_ops=calls, weights=weights))
 
     def travels(self, payload: Value) -> bool:
         """Return True if sending `payload` from one node to another takes time.

@@ -7,7 +7,9 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,21 +29,27 @@ REFERENCE_MACS = 300_774_272
 """MACs of one image through MobileNet-V2, the network to which rates of device profiles refer."""
 ABOVE_ZERO = "a number above 0"
 WORK_COLUMNS = [*(f"{kind}_macs" for kind in KINDS), "calls", "pointwise_macs", "grouped_macs", "moved",
-                "pointwise_backward_macs"]  # fmt: skip
+                "pointwise_backward_macs", "weights"]  # fmt: skip
 """Columns with the work of a row itself, all of its mini-batch, as `sfl-sim measure` writes them."""
 
 
 @dataclass(frozen=True)
 class Own:
-    """Costs that the rows tell, in MACs of the cost profile's compute.
+    """Costs that the rows tell, in MACs of the cost profile's compute; 0 where they tell none.
 
     Attributes:
-        calls: of a call of a layer; 0 if the rows tell none.
-        moved: of an element of activations that is read or written; 0 if the rows tell none.
+        calls: of a call of a layer.
+        moved: of an element of activations that is read or written.
+        weights: of an element of weights that a call reads.
     """
 
-    calls: float
-    moved: float
+    calls: float = 0.0
+    moved: float = 0.0
+    weights: float = 0.0
+
+    def macs(self, calls: Any, moved: Any, weights: Any) -> Any:
+        """Price amounts: numbers, or a column of each."""
+        return self.calls * calls + self.moved * moved + self.weights * weights
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class Calibration:
 
     Attributes:
         cost: the cost profile from which it began.
-        own: costs of a call and of moved data in place of the profile's; None if rows tell none that predict better.
+        own: costs of calls, moved data and weights in place of the profile's; None if no others predict better.
         devices: one row per device: device, macs_per_s, training_factor (NaN if unknown).
         rows: one row per measurement: device, network, group (what is left out together: a network, or of a single
             network a part), kind (`forward` or `step`), measured_ms, fitted_ms, and unseen_ms, the prediction without
@@ -69,13 +77,13 @@ class Calibration:
 
 
 def calibrate_devices(measured: Path, cost: str) -> Calibration:
-    """Fit rates and training factors of devices, and the costs of calls and of moved data, to measured times.
+    """Fit rates and training factors of devices, and costs of calls, moved data and weights, to measured times.
 
     A device's rate is the median of those with which each of its forward passes would take what was measured; its
     training factor is the median ratio of its measured training steps to the steps that this rate gives. A device
     without forward passes takes the median factor of the others, or 1, and gets its rate from its training steps. Costs
-    of calls and of moved data are common to all devices, and are taken over where they predict left-out rows better
-    than the profile's.
+    of calls, moved data and weights are common to all devices, and are taken over where they predict left-out rows
+    better than the profile's.
 
     Args:
         measured: CSV file with the columns device; network (of torchvision) or macs, which are taken to cost what the
@@ -115,15 +123,15 @@ def calibrate_devices(measured: Path, cost: str) -> Calibration:
     return _calibrated(rows, cost)
 
 
-TERMS = (("calls", "moved"), ("calls",), ("moved",), ())
+SIZES = {"calls": 1e5, "moved": 10.0, "weights": 1.0}
+"""Sizes of costs, in MACs, from which a fit begins."""
+TERMS = [terms for n in range(len(SIZES) + 1) for terms in combinations(SIZES, n)]
 """Sets of costs that are fitted apart from compute."""
 MIN_GROUPS = 4
 """Networks, or parts of one, from which on costs of one's own are fitted."""
-BETTER = 0.9
+BETTER = 0.98
 """Error of left-out rows, over that with the profile's costs, below which costs of one's own are taken over."""
-SIZES = {"calls": 1e5, "moved": 10.0}
-"""Sizes of costs, in MACs, from which a fit begins."""
-ROBUST = 0.1
+ROBUST = 0.3
 """Error in ln(ms) above which a row counts by its error's size and not by its square."""
 NOTHING = 0.01
 """Share of a row's time below which a cost counts as none."""
@@ -136,15 +144,19 @@ def _calibrated(rows: pd.DataFrame, cost: str) -> Calibration:
         (plain if is_plain else priced).seconds(work)
         for work, is_plain in zip(rows["work"], rows["is_plain"], strict=True)
     ]
+    works = rows["work"]
     rows = rows.assign(
-        macs=prices, compute=[_compute(priced).seconds(work) for work in rows["work"]],
-        calls=[work.n_ops for work in rows["work"]], moved=[work.finer[FINER.index("moved")] for work in rows["work"]],
-    )  # fmt: skip
+        macs=prices,
+        compute=[_compute(priced).seconds(work) for work in works],
+        calls=[work.n_ops for work in works],
+        moved=[work.finer[FINER.index("moved")] for work in works],
+        weights=[work.weights for work in works],
+    )
     unseen: dict[tuple[str, ...] | None, pd.Series] = {None: _unseen(rows, None)}
     if rows["group"].nunique() >= MIN_GROUPS and not rows["is_plain"].any():
         unseen |= {terms: _unseen(rows, terms) for terms in TERMS}
     size = {terms: _size(rows, predicted) for terms, predicted in unseen.items()}
-    best = min(size, key=lambda terms: size[terms])
+    best = min(size, key=lambda terms: (round(size[terms], 3), len(terms or ())))
     best = best if size[best] < BETTER * size[None] else None
     own, devices = _fit(rows, best)
     rows["fitted_ms"] = _predicted(rows, own, devices)
@@ -156,10 +168,10 @@ def _calibrated(rows: pd.DataFrame, cost: str) -> Calibration:
 
 
 def _size(rows: pd.DataFrame, predicted: pd.Series) -> float:
-    """Give the median error over groups, each with that of its rows, in ln(ms); infinite if nothing was predicted."""
+    """Give the mean error over groups, each with that of its rows, in ln(ms); infinite if nothing was predicted."""
     error = pd.Series(np.abs(np.log((predicted / rows["measured_ms"]).to_numpy(float))), rows.index)
-    median = float(error.groupby(rows["group"]).median().median())
-    return np.inf if np.isnan(median) else median
+    mean = float(error.groupby(rows["group"]).mean().mean())
+    return np.inf if np.isnan(mean) else mean
 
 
 def _unseen(rows: pd.DataFrame, terms: Sequence[str] | None) -> pd.Series:
@@ -184,7 +196,7 @@ def _predicted(rows: pd.DataFrame, own: Own | None, devices: pd.DataFrame) -> pd
 
 def _macs(rows: pd.DataFrame, own: Own | None) -> pd.Series:
     """Price rows in MACs: as the cost profile does, or with costs of one's own."""
-    return rows["macs"] if own is None else rows["compute"] + own.calls * rows["calls"] + own.moved * rows["moved"]
+    return rows["macs"] if own is None else rows["compute"] + own.macs(rows["calls"], rows["moved"], rows["weights"])
 
 
 def _fit(rows: pd.DataFrame, terms: Sequence[str] | None) -> tuple[Own | None, pd.DataFrame]:
@@ -204,7 +216,7 @@ def _fit(rows: pd.DataFrame, terms: Sequence[str] | None) -> tuple[Own | None, p
         error = np.log(rows["compute"] + amounts @ np.exp(log_costs)) - log_ms
         return np.asarray(error - error.groupby(alike).transform("median"))
 
-    own = Own(0.0, 0.0)
+    own = Own()
     if terms:
         found = least_squares(errors, np.zeros(len(terms)), bounds=(-12, 12), loss="soft_l1", f_scale=ROBUST)
         parts = amounts * np.exp(found.x)
@@ -214,7 +226,7 @@ def _fit(rows: pd.DataFrame, terms: Sequence[str] | None) -> tuple[Own | None, p
             for term, x, is_one in zip(terms, found.x, counts, strict=True)
             if is_one
         }
-        own = Own(**{"calls": 0.0, "moved": 0.0, **costs})
+        own = Own(**costs)
     return own, _devices(rows, _macs(rows, own))
 
 
@@ -239,7 +251,7 @@ def _compute(processor: Processor) -> Processor:
     if not isinstance(processor, FittedProcessor):
         return processor
     pointwise, grouped, _, backward = processor.finer_s
-    return replace(processor, op_s=0.0, finer_s=(pointwise, grouped, 0.0, backward))
+    return replace(processor, op_s=0.0, weight_s=0.0, finer_s=(pointwise, grouped, 0.0, backward))
 
 
 def write_profile(found: Calibration, out: Path, measured: Path) -> str:
@@ -277,12 +289,12 @@ def write_profile(found: Calibration, out: Path, measured: Path) -> str:
 def _reference_cost(cost: str, own: Own) -> float:
     """Price one image in the network to which rates refer, in MACs of the compute of `cost`."""
     work = _image_work("mobilenet_v2", 224)
-    moved = work.finer[FINER.index("moved")]
-    return _compute(read_cost(cost).processor(1.0)).seconds(work) + own.calls * work.n_ops + own.moved * moved
+    others = own.macs(work.n_ops, work.finer[FINER.index("moved")], work.weights)
+    return _compute(read_cost(cost).processor(1.0)).seconds(work) + float(others)
 
 
 def _own_profile(cost: str, own: Own, source: str) -> str:
-    """Write a cost profile with the costs of calls and of moved data in place of those of `cost`."""
+    """Write a cost profile with costs of calls, moved data and weights in place of those of `cost`."""
     reference = _image_work("mobilenet_v2", 224)
     compute = _compute(read_cost(cost).processor(1.0))
     each = [Work(1.0, (float(i == 0), float(i == 1), float(i == 2), float(i == 3)), 0.0) for i in range(len(KINDS))]
@@ -295,13 +307,14 @@ def _own_profile(cost: str, own: Own, source: str) -> str:
     row = {
         **{f"{kind}_efficiency": 1 / each_s for kind, each_s in zip(KINDS, seconds, strict=True)},
         "pointwise_efficiency": 1 / pointwise, "grouped_efficiency": 1 / grouped,
-        "pointwise_backward": 2 * backward / pointwise, "moved_macs": own.moved, "overhead_macs": own.calls,
+        "pointwise_backward": 2 * backward / pointwise, "moved_macs": own.moved, "weight_macs": own.weights,
+        "overhead_macs": own.calls,
         **{f"reference_{kind}_macs": macs for kind, macs in zip(KINDS, reference.by_kind, strict=True)},
         "reference_pointwise_macs": pointwise_macs, "reference_grouped_macs": grouped_macs,
-        "reference_moved": moved, "reference_ops": reference.n_ops,
+        "reference_moved": moved, "reference_weights": reference.weights, "reference_ops": reference.n_ops,
     }  # fmt: skip
     header = (
-        "# what: cost of a MAC by kind of layer, of an element of activations moved, and of a layer's call\n"
+        "# what: cost of a MAC by kind of layer, of elements moved and of weights read, and of a call\n"
         f"# source: {source}\n"
         "# unit: as profiles/README.md says of costs/phones\n"
         f"# derived: by sfl-sim calibrate-devices; efficiencies as in {cost}\n"
@@ -317,10 +330,9 @@ def _tells_work(table: Table, row: int) -> bool:
 def _told_work(table: Table, row: int) -> Work:
     """Return the work that the row tells of its whole mini-batch."""
     amounts = [float(_amounts(table, column)[row]) for column in WORK_COLUMNS]
-    conv, depthwise, dense, attention, calls, *finer = amounts
+    conv, depthwise, dense, attention, calls, pointwise, grouped, moved, backward, weights = amounts
     by_kind = (conv, depthwise, dense, attention)
-    pointwise, grouped, moved, backward = finer
-    return Work(sum(by_kind), by_kind, calls, (pointwise, grouped, moved, backward))
+    return Work(sum(by_kind), by_kind, calls, (pointwise, grouped, moved, backward), weights)
 
 
 def _amounts(table: Table, column: str) -> FloatArray:
@@ -348,7 +360,7 @@ def _numbers(table: Table, column: str, default: float) -> FloatArray:
 
 def work_cells(work: Work) -> dict[str, str]:
     """Give the cells of `WORK_COLUMNS`."""
-    amounts = [*work.by_kind, work.n_ops, *work.finer]
+    amounts = [*work.by_kind, work.n_ops, *work.finer, work.weights]
     return {column: f"{amount:.12g}" for column, amount in zip(WORK_COLUMNS, amounts, strict=True)}
 
 

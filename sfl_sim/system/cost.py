@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 KEY = "clients.compute.cost"
 MACS = "macs"
 FINER_COLUMNS = (
-    "pointwise_efficiency", "grouped_efficiency", "moved_macs", "pointwise_backward", "reference_pointwise_macs",
-    "reference_grouped_macs", "reference_moved",
+    "pointwise_efficiency", "grouped_efficiency", "moved_macs", "weight_macs", "pointwise_backward",
+    "reference_pointwise_macs", "reference_grouped_macs", "reference_moved", "reference_weights",
 )  # fmt: skip
 """Columns that a cost profile may leave out."""
 
@@ -48,6 +48,7 @@ class FittedProcessor:
     Attributes:
         conv_s, depthwise_s, dense_s, attention_s: seconds of a MAC of each kind.
         op_s: seconds of a call.
+        weight_s: seconds of an element of weights that a call reads.
         finer_s: further seconds of each of `FINER`, such as those of a MAC of a 1x1 convolution beyond another's.
     """
 
@@ -57,6 +58,7 @@ class FittedProcessor:
     attention_s: float
     op_s: float
     finer_s: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    weight_s: float = 0.0
 
     def seconds(self, work: Work) -> float:
         """Sum the seconds of all MACs, of all calls and of what is moved."""
@@ -70,6 +72,7 @@ class FittedProcessor:
             + attention * self.attention_s
             + work.n_ops * self.op_s
             + (pointwise * pointwise_s + grouped * grouped_s + moved * moved_s + backward * backward_s)
+            + work.weights * self.weight_s
         )
 
 
@@ -105,7 +108,8 @@ def read_cost(profile: str | Path | None, key: str = KEY) -> Cost:
 
     With a profile (profiles/README.md) work takes
 
-        seconds = (sum_k macs_k / efficiency_k + moved * moved_macs + n_ops * overhead_macs) / macs_per_s,
+        seconds = (sum_k macs_k / efficiency_k + moved * moved_macs + weights * weight_macs + n_ops * overhead_macs)
+                  / macs_per_s,
 
     scaled so that one sample of the profile's reference network costs its MACs. A device whose MAC/s were measured with
     that network therefore takes for it the time that was measured. A backward pass counts as two forward passes, but
@@ -128,8 +132,10 @@ def read_cost(profile: str | Path | None, key: str = KEY) -> Cost:
     reference_macs = float(work[:-1].sum())
     table.require(reference[0], np.array([reference_macs > 0]), "MACs above 0, of this or another kind")
     costs = np.concatenate([*(1 / table.numbers(column) for column in efficiencies), table.numbers("overhead_macs")])
-    finer_costs, finer_work = _finer({column: float(table.numbers(column)[0]) for column in given}, float(costs[0]))
-    scale = reference_macs / (costs @ work + finer_costs @ finer_work)
+    finer = {column: float(table.numbers(column)[0]) for column in given}
+    finer_costs, finer_work = _finer(finer, float(costs[0]))
+    weight = finer.get("weight_macs", 0.0)
+    scale = reference_macs / (costs @ work + finer_costs @ finer_work + weight * finer.get("reference_weights", 0.0))
     costs *= scale
     finer_costs *= scale
 
@@ -143,6 +149,7 @@ def read_cost(profile: str | Path | None, key: str = KEY) -> Cost:
             attention_s=attention,
             op_s=op,
             finer_s=(pointwise, grouped, moved, backward),
+            weight_s=scale * weight / macs_per_s,
         )
 
     return Cost(str(profile), reference_macs, processor)

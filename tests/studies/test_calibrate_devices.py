@@ -12,7 +12,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import Work
 from sfl_sim.rng import stream
 from sfl_sim.scenario.sections import Compute
-from sfl_sim.studies.calibrate_devices import WORK_COLUMNS, calibrate_devices, work_cells, write_profile
+from sfl_sim.studies.calibrate_devices import WORK_COLUMNS, Own, calibrate_devices, work_cells, write_profile
 from sfl_sim.system.cost import read_cost
 from sfl_sim.system.devices import draw_devices
 
@@ -105,68 +105,69 @@ def test_bad_input_gets_one_line(tmp_path: Path, text: str, line: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def rows_of(
-    path: Path, costs: dict[str, float], machines: dict[str, float], factor: float = 1.5, networks: int = 6
-) -> Path:
+def rows_of(path: Path, costs: Own, machines: dict[str, float], factor: float = 1.5, networks: int = 8) -> Path:
     """Rows of `sfl-sim measure` of machines that take `costs` for what networks need, at rates in MAC/s."""
     rng = np.random.default_rng(0)
     rows = []
     for network in range(networks):
-        macs, calls, moved = rng.lognormal(17, 1), rng.integers(3, 60), rng.lognormal(13, 1.5)
+        macs, calls, moved, weights = (*rng.lognormal(17, 1, 1), rng.integers(3, 60), *rng.lognormal(13, 1.5, 2))
         for batch, passes in ((1, 1), (16, 1), (16, 3)):
-            work = Work(batch * passes * macs, (batch * passes * macs, 0, 0, 0), passes * calls,
-                        (0, 0, batch * passes * moved, 0))  # fmt: skip
-            needed = work.macs + costs["calls"] * work.n_ops + costs["moved"] * work.finer[2]
+            all_macs, all_moved = batch * passes * macs, batch * passes * moved
+            work = Work(all_macs, (all_macs, 0, 0, 0), passes * calls, (0, 0, all_moved, 0), passes * weights)
+            needed = all_macs + costs.macs(work.n_ops, all_moved, work.weights)
+            kind, slower = ("forward_ms", 1.0) if passes == 1 else ("step_ms", factor)
             for machine, rate in machines.items():
-                kind = "forward_ms" if passes == 1 else "step_ms"
-                ms = 1000 * needed * (1 if passes == 1 else factor) / rate
-                rows.append(
-                    {"device": machine, "network": f"net {network}", "batch": batch, kind: ms, **work_cells(work)}
-                )
+                about = {"device": machine, "network": f"net {network}", "batch": batch}
+                rows.append(about | {kind: 1000 * needed * slower / rate} | work_cells(work))
     pd.DataFrame(rows).to_csv(path, index=False)
     return path
 
 
-def test_costs_of_calls_and_of_moved_data_are_found_where_rows_tell_them(tmp_path: Path) -> None:
-    costs = {"calls": 3e6, "moved": 20.0}
-    found = calibrate_devices(rows_of(tmp_path / "rows.csv", costs, {"a": 1e9, "b": 4e9}), "macs")
-    assert found.own is not None
-    assert (found.own.calls, found.own.moved) == pytest.approx((3e6, 20.0), rel=1e-3)
+ALL = Own(calls=3e6, moved=20.0, weights=5.0)
+
+
+def test_costs_of_calls_moved_data_and_weights_are_found_where_rows_tell_them(tmp_path: Path) -> None:
+    found = calibrate_devices(rows_of(tmp_path / "rows.csv", ALL, {"a": 1e9, "b": 4e9}), "macs")
+    assert vars(found.own) == pytest.approx(vars(ALL), rel=1e-3)
     one, other = found.devices["macs_per_s"]
     assert other / one == pytest.approx(4, rel=1e-3)
     assert found.devices["training_factor"].tolist() == pytest.approx([1.5, 1.5], rel=1e-3)
     assert abs(found.error("forward", "unseen_ms")).max() < 1e-3
 
 
-@pytest.mark.parametrize("costs", [{"calls": 3e6, "moved": 0.0}, {"calls": 0.0, "moved": 20.0}])
-def test_a_cost_that_is_none_is_not_found(costs: dict[str, float], tmp_path: Path) -> None:
+@pytest.mark.parametrize("costs", [Own(calls=3e6), Own(moved=20.0), Own(moved=20.0, weights=5.0)])
+def test_a_cost_that_is_none_is_not_found(costs: Own, tmp_path: Path) -> None:
     found = calibrate_devices(rows_of(tmp_path / "rows.csv", costs, {"a": 1e9}), "macs")
-    assert found.own is not None
-    assert (found.own.calls, found.own.moved) == pytest.approx((costs["calls"], costs["moved"]), rel=1e-3, abs=1e-3)
+    assert vars(found.own) == pytest.approx(vars(costs), rel=1e-3)
 
 
 def test_rows_that_the_profile_prices_already_change_nothing_in_it(tmp_path: Path) -> None:
-    found = calibrate_devices(rows_of(tmp_path / "rows.csv", {"calls": 0.0, "moved": 0.0}, {"a": 1e9}), "macs")
-    assert found.own is None
+    assert calibrate_devices(rows_of(tmp_path / "rows.csv", Own(), {"a": 1e9}), "macs").own is None
 
 
 def test_three_networks_are_too_few_for_costs_of_one_s_own(tmp_path: Path) -> None:
-    costs = {"calls": 3e6, "moved": 20.0}
-    assert calibrate_devices(rows_of(tmp_path / "rows.csv", costs, {"a": 1e9}, networks=3), "macs").own is None
+    assert calibrate_devices(rows_of(tmp_path / "rows.csv", ALL, {"a": 1e9}, networks=3), "macs").own is None
+
+
+def test_a_part_that_computes_nothing_says_nothing(tmp_path: Path) -> None:
+    idle = {"device": "a", "network": "net 0", "batch": 1, "forward_ms": 5.0, **work_cells(Work.of(0))}
+    path = rows_of(tmp_path / "rows.csv", ALL, {"a": 1e9})
+    table = pd.read_csv(path)
+    pd.concat([table, pd.DataFrame([idle])]).to_csv(path, index=False)
+    assert len(calibrate_devices(path, "macs").rows) == len(table)
 
 
 @pytest.mark.parametrize("cost", ["macs", "phones"])
 def test_the_two_profiles_give_the_measured_times_back(cost: str, tmp_path: Path) -> None:
-    measured = rows_of(tmp_path / "rows.csv", {"calls": 3e6, "moved": 20.0}, {"a": 1e9})
+    measured = rows_of(tmp_path / "rows.csv", ALL, {"a": 1e9})
     found = calibrate_devices(measured, cost)
     assert found.own is not None
     written = read_cost(write_profile(found, tmp_path / "mine.csv", measured))
     mine = Compute(profile=str(tmp_path / "mine.csv"))
     _, (rate,), (factor,) = draw_devices(1, stream(0, "devices"), mine, written.reference_macs)
-    table = pd.read_csv(measured)
-    for row in table.to_dict("records"):
-        conv, depthwise, dense, attention, calls, *finer = (row[column] for column in WORK_COLUMNS)
-        work = Work(conv, (conv, depthwise, dense, attention), calls, tuple(finer))
+    for row in pd.read_csv(measured).to_dict("records"):
+        conv, depthwise, dense, attention, calls, *finer, weights = (row[column] for column in WORK_COLUMNS)
+        work = Work(conv, (conv, depthwise, dense, attention), calls, tuple(finer), weights)
         is_step = row["step_ms"] == row["step_ms"]
         simulated_s = written.processor(rate / factor if is_step else rate).seconds(work)
         assert 1000 * simulated_s == pytest.approx(row["step_ms"] if is_step else row["forward_ms"], rel=2e-3)
