@@ -185,7 +185,8 @@ def _unseen(rows: pd.DataFrame, terms: Sequence[str] | None) -> pd.Series:
             known = pd.MultiIndex.from_frame(rest[["device", "kind"]])
             left = rows[is_out]
             left = left[pd.MultiIndex.from_frame(left[["device", "kind"]]).isin(known)]
-            predicted[left.index] = _predicted(left, own, devices)
+            if len(left):
+                predicted[left.index] = _predicted(left, own, devices)
     return predicted
 
 
