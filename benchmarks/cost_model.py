@@ -7,16 +7,20 @@ comes from its latency of the reference network, as with profiles/devices/ai_ben
 Goals, on machines that could be clients: a median absolute relative error of at most 0.25, and a rank correlation
 across networks on a machine of at least 0.95.
 
-Then the same for costs/phones.csv and its sources (profiles/fit_phones.py), with a goal of 0.2; and the profile ncnn
-on them, which has seen ncnn's networks.
+Then the same for costs/phones.csv, for the profiles of runtimes, and for their sources (profiles/fit_phones.py), with a
+goal of 0.2; and the profile ncnn on them, which has seen ncnn's networks. Last, how many networks lie within the 80 %
+bands that `sfl-sim whatif --uncertainty` draws from the other networks.
 """
 
+from functools import partial
+
+import numpy as np
 import pandas as pd
 
 from benchmarks.pairs import publish
 from profiles import fit_ncnn as ncnn
 from profiles import fit_phones as phones
-from profiles.fit_errors import price_of_ncnn
+from profiles.fit_errors import TARGET, price_of_ncnn
 
 FITS = {"plain": ncnn.plain, "fitted": ncnn.fitted}
 
@@ -61,6 +65,7 @@ def on_phones():
     measured = phones.measurements()
     work = phones.work_of(sorted(measured["network"].unique()))
     prices = {"macs": phones.macs, "ncnn": price_of_ncnn, "phones": phones.fitted_price}
+    prices |= {runtime: partial(phones.runtime_price, runtime) for runtime in phones.RUNTIMES}
     found = {cost: phones.left_out(work, measured, price) for cost, price in prices.items()}
     table = {cost: errors.groupby(["family", "source"])["error"].median() for cost, errors in found.items()}
     found["phones, source left out"] = phones.source_left_out(work, measured, phones.fitted_price)
@@ -74,6 +79,17 @@ def on_phones():
         {"family": family, "source": source, **{cost: round(float(table[cost][family, source]), 2) for cost in table}}
         for family, source in table["phones"].index
     ]
+
+
+def coverage():
+    """Find how many networks lie between the quantiles 0.1 and 0.9 of the draws from all others."""
+    table = pd.read_csv(TARGET, comment="#")
+    for (cost, node), rows in table.groupby(["cost", "node"]):
+        inside = []
+        for network in rows.index:
+            band = np.quantile(np.log(rows["factor"].drop(network)), [0.1, 0.9], method="weibull")
+            inside.append(band[0] <= np.log(rows["factor"][network]) <= band[1])
+        yield {"costs": cost, "node": node, "networks": len(rows), "within 80 %": round(float(np.mean(inside)), 2)}
 
 
 def main():
@@ -92,6 +108,7 @@ def main():
     publish("cost_model_networks", list(by_network(work, clients_ms)))
     for name, rows in zip(("phones", "phones_families"), on_phones(), strict=True):
         publish(f"cost_model_{name}", rows)
+    publish("cost_model_coverage", list(coverage()))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     python -m profiles.fit_errors
 
 Writes measurements/errors.csv, from which `sfl-sim whatif --uncertainty` draws. Every network is predicted from the
-machine's latency of MobileNet-V2, on phones with ncnn, which stand for clients, and on an x86 server with torch.
+machine's latency of MobileNet-V2: on phones with ncnn, TFLite and PyTorch Mobile, which stand for clients, and on an
+x86 server with torch. For clients in a known runtime only its own networks count.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from sfl_sim.system.profiles import find, read_row
 TARGET = fit_phones.HERE / "measurements" / "errors.csv"
 HEADER = {
     "what": "how many times as long networks took as each cost model says, from the machine's latency of MobileNet-V2",
-    "source": "measurements/ncnn.csv (its phones; medians) and measurements/runtimes.csv (torch, one x86 core)",
+    "source": "measurements/ncnn.csv (its phones), phone_runtimes.csv and runtimes.csv (one x86 core); medians of"
+    " devices",
     "unit": "factor, measured time over predicted time of a forward pass",
     "derived": "by profiles/fit_errors.py. macs: nothing fitted; ncnn: each network left out of its fit, which has seen"
-    " none on torch; phones: each network left out of its fit with its family",
+    " no other runtime; phones and runtimes: each network left out of its fit with its family",
     "licence": "facts, stated with their source",
     "caution": "forward passes of single images; errors of training, of batches and of parts of a network are others",
 }
@@ -36,20 +38,24 @@ def price_of_ncnn(work: pd.DataFrame, seen: fit_phones.Typical) -> pd.Series:
 
 
 def errors(work: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
-    """Compute the factors: columns runtime, network, macs, ncnn, phones."""
-    found = {}
-    for cost, price in {"macs": fit_phones.macs, "ncnn": price_of_ncnn, "phones": fit_phones.fitted_price}.items():
+    """Compute the factors: columns cost, node, network, factor."""
+    of_any = {"macs": fit_phones.macs, "ncnn": price_of_ncnn, "phones": fit_phones.fitted_price}
+    of_one = {runtime: partial(fit_phones.runtime_price, runtime) for runtime in fit_phones.RUNTIMES}
+    found = []
+    for cost, price in {**of_any, **of_one}.items():
         rows = fit_phones.left_out(work, measured, price)
-        is_phone = rows["row"].str.startswith("ncnn, phone,")
-        rows = rows.assign(runtime=rows["source"].mask(is_phone, "phones")).query("runtime in ('phones', 'torch')")
-        network = rows["network"].str.removeprefix("ncnn ")
-        found[cost] = (1 / (1 + rows["error"])).groupby([rows["runtime"], network]).median()
+        at = {"server": rows["source"] == "torch"}
+        at["clients"] = rows["row"].str.contains(", phone, ") if cost in of_any else rows["source"] == cost
+        for node, is_there in at.items():
+            factor = (1 / (1 + rows["error"]))[is_there].groupby(rows["source"] + " " + rows["network"]).median()
+            found += [(cost, node, network, each) for network, each in factor.items()]
+    table = pd.DataFrame(found, columns=["cost", "node", "network", "factor"])
     latency_ms = fit_ncnn.clients(fit_ncnn.measurements())
     predict = partial(fit_ncnn.left_out, fit_ncnn.networks(), fit_ncnn.relative(latency_ms), latency_ms)
     ratio = (latency_ms / predict(fit_ncnn.fitted, [fit_ncnn.REFERENCE])).xs("phone", level="device_class")
-    for network in found["ncnn"]["phones"].index:
-        found["ncnn"]["phones", network] = ratio[network].median()
-    return pd.DataFrame(found).round(3).reset_index()
+    seen = (table["cost"] == "ncnn") & table["network"].str.startswith("ncnn ")  # by the fit, which must not see them
+    table.loc[seen, "factor"] = [ratio[network.split()[-1]].median() for network in table.loc[seen, "network"]]
+    return table.sort_values(["cost", "node", "network"], ignore_index=True).round({"factor": 3})
 
 
 def main() -> None:

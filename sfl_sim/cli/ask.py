@@ -149,6 +149,10 @@ def measure(
         int | None, typer.Option(min=1, help="Threads that compute; by default as torch has them.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The table to write, a CSV file.")] = Path("measured.csv"),
+    blank: Annotated[
+        bool,
+        typer.Option(help="Measure nothing: write a ? for each time, to be replaced by what another runtime took."),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the table.")] = False,
     allow_code: AllowCode = False,
     debug: Debug = False,
@@ -173,8 +177,8 @@ def measure(
     variant = study.variants[0]
     with place.open("w", encoding="utf-8") as table, variant.places.locating():
         measured(
-            variant.scenario, table, machine=name, cuts=chosen, batches=sizes, device=pick_device(device),
-            notify=(lambda row: None) if quiet else say,
+            variant.scenario, table, machine=name, cuts=chosen, batches=sizes, blank=blank,
+            device=pick_device(device), notify=(lambda row: None) if quiet else say,
         )  # fmt: skip
     say(out)
 
@@ -221,9 +225,9 @@ def calibrate_devices(
         for what, macs in costs.items():
             say(f"cost of {what}: {f'{macs:.3g} MACs' if macs else 'not told apart by these rows'}")
     networks, groups = found.rows["network"].nunique(), found.rows["group"].nunique()
-    of = f"{networks} networks" if networks > 1 else f"{groups} parts of one network"
+    of = f"by network ({networks})" if networks > 1 else f"by part of the one network ({groups})"
     for kind, what in (("forward", "forward passes"), ("step", "training steps")):
-        for column, when in (("fitted_ms", "left"), ("unseen_ms", f"where it was left out, of {of}")):
+        for column, when in (("fitted_ms", "left"), ("unseen_ms", f"when left out {of}")):
             if len(errors := found.error(kind, column)):
                 sizes = abs(errors)
                 say(f"error {when}, {len(sizes)} {what}: median {median(sizes):.0%}, largest {max(sizes):.0%}")

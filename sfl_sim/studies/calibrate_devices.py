@@ -33,6 +33,10 @@ WORK_COLUMNS = [*(f"{kind}_macs" for kind in KINDS), "calls", "pointwise_macs", 
 """Columns with the work of a row itself, all of its mini-batch, as `sfl-sim measure` writes them."""
 
 
+UNKNOWN = "?"
+"""Time that is to be filled in."""
+
+
 @dataclass(frozen=True)
 class Own:
     """Costs that the rows tell, in MACs of the cost profile's compute; 0 where they tell none.
@@ -349,8 +353,8 @@ def _cell(table: Table, column: str, row: int) -> str:
 
 
 def _numbers(table: Table, column: str, default: float) -> FloatArray:
-    """Read a column of numbers above 0, in which cells may be empty: they count as `default`."""
-    cells = table.columns.get(column, [""] * len(table.lines))
+    """Read a column of numbers above 0, in which cells may be empty or `UNKNOWN`: they count as `default`."""
+    cells = ["" if cell == UNKNOWN else cell for cell in table.columns.get(column, [""] * len(table.lines))]
     filled = replace(table, columns={**table.columns, column: [cell or "1" for cell in cells]})
     numbers = filled.numbers(column)
     filled.require(column, numbers > 0, ABOVE_ZERO)

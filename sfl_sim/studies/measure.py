@@ -18,7 +18,7 @@ from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import SERVER, Node, Value
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.studies.calibrate_devices import WORK_COLUMNS, work_cells
+from sfl_sim.studies.calibrate_devices import UNKNOWN, WORK_COLUMNS, work_cells
 from sfl_sim.training.hardware import keep_freed_memory
 from sfl_sim.training.precision import PRECISIONS
 from sfl_sim.training.steps import Backward, Forward, Train
@@ -43,6 +43,7 @@ def measure(
     machine: str | None = None,
     cuts: Sequence[int | str] | None = None,
     batches: Sequence[int] = BATCHES,
+    blank: bool = False,
     device: torch.device,
     notify: Callable[[str], None] = lambda row: None,
 ) -> None:
@@ -56,6 +57,7 @@ def measure(
         out: CSV file.
         machine: what the rows call this machine; by default its name in the network.
         cuts: layers after which to cut; None for all.
+        blank: write rows without times, to be filled in with what another runtime took.
         device: what computes.
 
     Raises:
@@ -78,17 +80,21 @@ def measure(
                 notify("a mini-batch of 1 is left out: batch norm cannot train on it")
                 continue
             for part, kind, run, priced in _timed(task, parts, batch):
+                row = {
+                    "device": machine or platform.node(), "network": network.name, "part": part,
+                    "cut": "" if cut is None else cut, "batch": batch,
+                    **work_cells(priced.work(batch, 1 if kind == "forward" else 3)),
+                }  # fmt: skip
+                what = f"{part}{'' if cut is None else f' at cut {cut} {network.layers[cut - 1].name}'}, {kind}"
+                if blank:
+                    table.writerow(row | {f"{kind}_ms": UNKNOWN})
+                    continue
                 taken_s = _seconds(run, device)
                 middle_ms = 1000 * statistics.median(taken_s)
-                table.writerow({
-                    "device": machine or platform.node(), "network": network.name, "part": part,
-                    "cut": "" if cut is None else cut, "batch": batch, f"{kind}_ms": f"{middle_ms:.6g}",
-                    "spread": f"{_spread(taken_s):.3f}", "runs": len(taken_s),
-                    **work_cells(priced.work(batch, 1 if kind == "forward" else 3)),
-                })  # fmt: skip
+                told = {f"{kind}_ms": f"{middle_ms:.6g}", "spread": f"{_spread(taken_s):.3f}", "runs": len(taken_s)}
+                table.writerow(row | told)
                 out.flush()
-                where = "" if cut is None else f" at cut {cut} {network.layers[cut - 1].name}"
-                notify(f"{part}{where}, {kind} of {batch}: {middle_ms:.3g} ms")
+                notify(f"{what} of {batch}: {middle_ms:.3g} ms")
 
 
 def _timed(task: Task, parts: Sequence[Replica], batch: int) -> Iterator[Timed]:

@@ -24,15 +24,23 @@ from sfl_sim.studies.whatif_tables import place
 from sfl_sim.system.cost import MACS
 from sfl_sim.system.fleet import build_fleet
 from sfl_sim.system.network import sampled_factor
-from sfl_sim.system.profiles import Table, available, find, read_table
+from sfl_sim.system.profiles import available, find
 
 OPTION = "--uncertainty"
 PHONES = "ai_benchmark"
-FASTER = (1.9, 3.8)
-"""How many times as fast eight phones ran MobileNet-V2 in ncnn as `PHONES` says, medians: on one thread, and on as many
-as are best (docs/results/fidelity.md, "Absolute seconds")."""
+FASTER = {"ncnn": (1.9, 3.8), "tflite": (0.5, 2.7), "pytorch_mobile": (0.25, 1.7)}
+"""How many times as fast as `PHONES` says phones run MobileNet-V2 in a runtime, from a single core to as many as are
+best (docs/results/fidelity.md, "Absolute seconds")."""
+FASTER_SOMEWHERE = (0.5, 4.0)
+"""The same where the runtime is unknown."""
 SPREAD = log(2.1 / 1.4) / 1.349
 """Standard deviation of the logarithm of that factor between phones, from its quartiles on one thread."""
+TRAINS = (0.7, 40.0)
+"""How many times as long as simulated training took on phones: from the fastest of single layers in
+measurements/training to the slowest of whole tasks (docs/results/fidelity.md, "A training step against a forward pass").
+"""
+TRAINS_SPREAD = log(3.6) / 1.69
+"""Standard deviation of its logarithm between phones: three of them differed 3.6 times in one task."""
 TESTS = {"mobiperf": 49}
 """Number of measurements behind a profile of links that has few."""
 
@@ -41,9 +49,9 @@ class DrawnSystem(NamedTuple):
     """Factors of one drawn system on the scenario's own; 1 for what is not drawn.
 
     Attributes:
-        speed: on the rates of all devices.
+        speed: on the rates of all devices, each of which has a further factor.
         network_error: on the devices' time for this network.
-        training_factor: on the devices' time of training.
+        training_factor: on the devices' time of training, each of which has a further factor.
         server_error: on the server's time.
         links: on the rates of all links.
         trace: how links vary; None if they do not.
@@ -83,8 +91,9 @@ def draws_table(
             build_fleet(len(one.clients), scenario.seed, scenario.clients, scenario.server).training_factor
         )
         for number in range(seeds.index(scenario.seed), n, len(seeds)):
-            drawn = errors.draw(scenario, number, trains_as_told=bool((known != 1).any()))
-            layer = _layer(scenario, drawn, known * errors.of_phones(scenario, number, len(known)))
+            as_told = bool((known != 1).any())
+            drawn = errors.draw(scenario, number, as_told)
+            layer = _layer(scenario, drawn, known * errors.of_devices(scenario, number, as_told, len(known)))
             variant = Variant(one.point.variant.name, changed(scenario, layer, places), places)
             points.append(Point(one.point.series, (*one.point.indices, number), variant))
             told = {"draw": number, "contest": contests[system], **drawn._asdict()}
@@ -130,17 +139,19 @@ class _Errors:
     def __init__(self, scaled: bool, traced: bool) -> None:
         self._scaled = scaled
         self._traced = traced
-        self._costs = _read("errors", "runtime", "network", MACS, *available("costs"))
-        self._training = _read("training", "median").numbers("median")
+        table = find("measurements", "errors", OPTION)
+        errors = pd.read_csv(table, comment="#")
+        self._networks = {key: np.log(rows["factor"]) for key, rows in errors.groupby(["cost", "node"])}
 
     def draw(self, scenario: Scenario, number: int, trains_as_told: bool) -> DrawnSystem:
         """Draw system `number`, alike for all points but for errors of other networks."""
         compute, network, seed = scenario.clients.compute, scenario.clients.network, scenario.seed
         speed, trains = 1.0, 1.0
         if compute.profile == PHONES and not self._scaled:
-            speed = float(np.exp(stream(seed, "error of all rates", number).uniform(*np.log(FASTER))))
+            faster = FASTER.get(str(compute.cost), FASTER_SOMEWHERE)
+            speed = float(np.exp(stream(seed, "error of all rates", number).uniform(*np.log(faster))))
         if compute.training_factor is None and not trains_as_told:
-            trains = float(stream(seed, "error of training", number).choice(self._training))
+            trains = float(np.exp(stream(seed, "error of training", number).uniform(*np.log(TRAINS))))
         rides, trace = available("network/traces"), network.trace
         if trace in rides and not self._traced:
             trace = str(stream(seed, "error of the trace", number).choice(rides))
@@ -150,28 +161,29 @@ class _Errors:
             links = sampled_factor(str(network.profile), TESTS[str(network.profile)], rng)
         return DrawnSystem(
             speed=speed,
-            network_error=self._of_network(scenario, compute.cost, "phones", number),
+            network_error=self._of_network(scenario, compute.cost, "clients", number),
             training_factor=trains,
-            server_error=self._of_network(scenario, scenario.server.cost or compute.cost, "torch", number),
+            server_error=self._of_network(scenario, scenario.server.cost or compute.cost, "server", number),
             links=links,
             trace=trace,
         )
 
-    def of_phones(self, scenario: Scenario, number: int, n: int) -> np.ndarray:
+    def of_devices(self, scenario: Scenario, number: int, trains_as_told: bool, n: int) -> np.ndarray:
         """Draw the factor (N,) on the time of each client's device, beyond that of all."""
-        if scenario.clients.compute.profile != PHONES:
-            return np.ones(n)
-        return np.exp(stream(scenario.seed, "errors of single phones", number).normal(0, SPREAD, n))
+        compute, own = scenario.clients.compute, np.zeros(n)
+        if compute.profile == PHONES:
+            own += stream(scenario.seed, "errors of single phones", number).normal(0, SPREAD, n)
+        if compute.training_factor is None and not trains_as_told:
+            own += stream(scenario.seed, "errors of training on single phones", number).normal(0, TRAINS_SPREAD, n)
+        return np.exp(own)
 
-    def _of_network(self, scenario: Scenario, profile: str | None, runtime: str, number: int) -> float:
-        """Draw the error of one of the measured networks for the scenario's; 1 with a cost profile of one's own."""
+    def _of_network(self, scenario: Scenario, profile: str | None, node: str, number: int) -> float:
+        """Draw the error of this network at a node from those that were measured; 1 with a cost profile of one's own.
+
+        Of n networks, another one lies below the k-th smallest with probability k / (n + 1).
+        """
         cost, model = profile or MACS, scenario.model
-        if cost not in self._costs.columns:
+        if (cost, node) not in self._networks:
             return 1.0
-        of_runtime = np.array(self._costs.columns["runtime"]) == runtime
-        rng = stream(scenario.seed, f"error of {model.factory or model.path or model.name} in {runtime}", number)
-        return float(rng.choice(self._costs.numbers(cost)[of_runtime]))
-
-
-def _read(name: str, *columns: str) -> Table:
-    return read_table(find("measurements", name, OPTION), columns, OPTION)
+        rng = stream(scenario.seed, f"error of {model.factory or model.path or model.name} at {node}", number)
+        return float(np.exp(np.quantile(self._networks[cost, node], rng.uniform(), method="weibull")))

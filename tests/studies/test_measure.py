@@ -106,6 +106,22 @@ def test_what_is_interrupted_keeps_its_rows() -> None:
     assert len(pd.read_csv(io.StringIO(out.getvalue()))) == 3
 
 
+def test_times_of_another_runtime_are_filled_into_blank_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, phones = tmp_path / "rows.csv", tmp_path / "phones.csv"
+    with table.open("w") as file:
+        measure(parse(SMALL).variants[0].scenario, file, machine="phone", cuts=[], blank=True, device=CPU)
+    blank = table.read_text()
+    assert blank.count("?") == 4
+    table.write_text(blank.replace("?", "1.5", 1))
+    sfl_sim("calibrate-devices", table, "--out", phones)
+    assert "error left, 1 forward passes: median 0%" in capsys.readouterr().out
+    table.write_text(blank)
+    sfl_sim("calibrate-devices", table, "--out", phones, code=2)
+    assert "has no measurement" in capsys.readouterr().err
+
+
 def test_a_cut_that_is_none_is_one_line() -> None:
     with pytest.raises(ScenarioError, match="--cuts: a cut of cnn_small comes after one of its layers"):
         measured(SMALL, cuts=["conv9"])
@@ -120,7 +136,7 @@ def test_from_the_command_line_to_a_profile(tmp_path: Path, capsys: pytest.Captu
     sfl_sim("calibrate-devices", rows, "--out", phones)
     told = capsys.readouterr().out
     assert "mine: " in told
-    assert "of 7 parts of one network" in told
+    assert "when left out by part of the one network (7)" in told
     assert f"clients.compute: {{profile: {phones}, cost: " in told
     assert "as a server: {macs_per_s: " in told
     sfl_sim("measure", tmp_path / "small.yaml", "--batches", "1,none", code=2)

@@ -10,7 +10,7 @@ from sfl_sim.cli import main
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.vary import read_axes
-from sfl_sim.studies.whatif_draws import FASTER, _Errors, draws_table
+from sfl_sim.studies.whatif_draws import FASTER_SOMEWHERE, _Errors, draws_table
 from sfl_sim.studies.whatif_points import Question, evaluate
 
 SCENARIO = {
@@ -35,7 +35,7 @@ def test_all_points_are_timed_in_the_same_systems_each_of_which_is_another():
     assert len(table) == 2 * 4
     assert (table.groupby("draw")[[*FACTORS, "trace"]].nunique() == 1).all(axis=None)
     assert table["speed"].nunique() == table["links"].nunique() == 4
-    assert table["speed"].between(*FASTER).all()
+    assert table["speed"].between(*FASTER_SOMEWHERE).all()
     assert table["trace"].str.startswith("hsdpa_").all()
     again = drawn("model.cut=1,2", clients={"count": 4, "network": {"trace": "hsdpa_bus"}})
     assert again.equals(table)
@@ -45,8 +45,11 @@ def test_a_drawn_point_takes_what_a_run_in_this_system_takes():
     """Of given devices and links only the errors of prices are drawn, and they can be written as a scenario."""
     table = drawn("model.cut=2", clients=GIVEN)
     assert (table[["speed", "links"]] == 1).all(axis=None)
+    base = parse(SCENARIO | {"clients": GIVEN}).variants[0].scenario
     for row in table.to_dict("records"):
-        compute = {"macs_per_s": 1e6, "training_factor": row["network_error"] * row["training_factor"]}
+        own = _Errors(scaled=False, traced=False).of_devices(base, row["draw"], False, 4)
+        factors = own * row["network_error"] * row["training_factor"]
+        compute = {"macs_per_s": 1e6, "training_factor": factors.tolist()}
         (variant,) = parse(
             SCENARIO
             | {
@@ -97,9 +100,21 @@ def test_points_of_one_system_compete(vary, contests):
 def test_the_errors_of_phones_are_as_wide_as_stated():
     """The middle half of 200 phones lies within their quartiles on one thread, over the median: 1.4, 2.1 over 1.9."""
     scenario = parse(SCENARIO).variants[0].scenario
-    own = _Errors(scaled=False, traced=False).of_phones(scenario, 0, 2000)
+    own = _Errors(scaled=False, traced=False).of_devices(scenario, 0, True, 2000)
     low, high = np.quantile(own, [0.25, 0.75])
     assert high / low == pytest.approx(2.1 / 1.4, rel=0.1)
+
+
+@pytest.mark.parametrize("cost", ["phones", "tflite"])
+def test_eighty_percent_of_draws_hold_eighty_percent_of_networks(cost):
+    """A band that holds them of a dozen networks must be wider than their own quantiles are: k of n is (k - .5) / n."""
+    errors = _Errors(scaled=False, traced=False)
+    scenario = parse(SCENARIO | {"clients": {"count": 4, "compute": {"profile": "ai_benchmark", "cost": cost}}})
+    drawn = [errors.draw(scenario.variants[0].scenario, number, True).network_error for number in range(1000)]
+    measured = np.exp(errors._networks[cost, "clients"])
+    low, high = np.quantile(drawn, [0.1, 0.9])
+    assert low < np.quantile(measured, 0.1)
+    assert high > np.quantile(measured, 0.9)
 
 
 def test_the_command_line_draws_and_says_what_survives(tmp_path, monkeypatch, capsys):

@@ -17,7 +17,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.models import price
 from sfl_sim.ops import KINDS, Work
 from sfl_sim.system.cost import PlainProcessor, read_cost
-from sfl_sim.system.profiles import find, read_table
+from sfl_sim.system.profiles import available, find, read_table
 
 COLUMNS = [
     *(f"{kind}_efficiency" for kind in KINDS),
@@ -176,37 +176,38 @@ def test_the_profile_of_phones_says_how_well_it_predicts_and_refers_to_mobilenet
         text = header["derived"].split(f"{what}: ")[1].split("; each")[0].split("; plain")[0]
         errors |= {source: float(error) for source, error in re.findall(r"(\w+) (\d\.\d+) \(", text)}
     family, source, plain = says.values()
-    assert set(family) == set(source) == set(plain) == {"ncnn", "onnxruntime", "torch"}
+    assert set(family) == set(source) == set(plain) == {"ncnn", "onnxruntime", "torch", "tflite", "pytorch_mobile"}
     assert max(family["ncnn"], family["onnxruntime"]) <= 0.2
     assert all(family[each] < plain[each] for each in family)
     assert read_cost("phones").reference_macs == shipped_reference().macs
 
 
 @pytest.mark.slow
-def test_the_profile_of_phones_and_the_table_of_errors_are_the_fits_to_the_measurements(
+def test_the_profiles_of_phones_and_of_runtimes_are_the_fits_to_the_measurements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Some fifteen seconds, to count the work of 44 networks and to leave each family out of the fit."""
+    """Some ten seconds, to count the work of 54 networks."""
     monkeypatch.syspath_prepend(find("costs", "phones", "").parents[2])
-    from profiles import fit_errors, fit_phones
+    from profiles import fit_phones
 
     measured = fit_phones.measurements()
     work = fit_phones.work_of(sorted(measured["network"].unique()))
-    costs = fit_phones.fitted(work, fit_phones.typical(measured))
-    columns = {
-        "conv_efficiency": 1 / costs["conv"],
-        "grouped_efficiency": 1 / costs["grouped"],
-        **{f"{kind}_efficiency": 1 / costs["matrix"] for kind in ("pointwise", "depthwise", "dense", "attention")},
-        "moved_macs": costs["moved"],
-        "overhead_macs": costs["n_ops"],
-    }
-    table = read_table(find("costs", "phones", ""), list(columns), "")
-    assert [float(table.numbers(column)[0]) for column in columns] == pytest.approx(list(columns.values()), rel=5e-3)
-    errors = fit_errors.errors(work, measured)
-    stored = read_table(find("measurements", "errors", ""), list(errors), "")
-    assert [stored.columns["runtime"], stored.columns["network"]] == [list(errors["runtime"]), list(errors["network"])]
-    for cost in ("macs", "ncnn", "phones"):
-        assert stored.numbers(cost) == pytest.approx(errors[cost].to_numpy(), abs=0.01)
+    seen = fit_phones.typical(measured)
+    found = {"phones": fit_phones.of_phones(work, seen)}
+    found |= {runtime: fit_phones.of_runtime(runtime, work, seen) for runtime in fit_phones.RUNTIMES}
+    for name, costs in found.items():
+        row = fit_phones.profile(costs, work.loc["mobilenet_v2"])
+        del row["reference_network"]
+        table = read_table(find("costs", name, ""), list(row), "")
+        fitted = [float(cell) for cell in row.values()]
+        assert [float(table.numbers(column)[0]) for column in row] == pytest.approx(fitted, rel=1e-2), name
+
+
+def test_the_table_of_errors_has_every_cost_profile_at_both_nodes() -> None:
+    table = read_table(find("measurements", "errors", ""), ["cost", "node", "network", "factor"], "")
+    found = set(zip(table.columns["cost"], table.columns["node"], strict=True))
+    assert found == {(cost, node) for cost in ("macs", *available("costs")) for node in ("clients", "server")}
+    assert (table.numbers("factor") > 0).all()
 
 
 def test_the_fit_finds_costs_from_sources_of_other_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
