@@ -19,7 +19,7 @@ HEADER = {
     "unit": "ms for one image; threads with which it took that; reference_macs in MACs",
     "derived": "by profiles/edge_boards.py: for each board the number of threads that was fastest",
     "licence": "facts, stated with their source; ncnn is BSD-3-Clause",
-    "caution": "the CPU: a Jetson's GPU is not used; half precision where the cores have it; single images, no training",
+    "caution": "a Jetson's GPU is not used; half precision where the cores have it; single images, no training",
 }
 
 

@@ -183,6 +183,15 @@ class Directions(Section):
     """Bits per second towards the clients."""
 
 
+class Overhead(Section):
+    """What protocols add to a message on its way: time on the links, not bytes in the tables."""
+
+    share: NonNegative = 0.0
+    """Share of its bytes: 0.05 for headers of TCP and Ethernet."""
+    message_bytes: NonNegative = 0.0
+    """Bytes that every message carries beyond its own."""
+
+
 class Shared(Section):
     """Links that clients share, beyond their own ones; messages get max-min fair shares of them."""
 
@@ -191,8 +200,10 @@ class Shared(Section):
     access_points: Count | None = None
     """Number of access points, over which the clients are spread evenly, at random."""
     capacity_bps: Positive | Directions | None = None
-    """Bits per second of each access point, in each direction: a number, or a section with up and down; null means
-    without a limit."""
+    """Bits per second of each access point: a number, or a section with up and down; null means without a limit."""
+    duplex: Annotated[Literal["half", "full"] | None, Unless("capacity_bps", None)] = None
+    """half: an access point sends and receives in turn, as Wi-Fi does, so that both directions share capacity_bps;
+    full: each direction has all of it; null: half, unless capacity_bps has an up and a down."""
     backhaul_bps: Positive | Directions | None = None
     """Bits per second between all access points together and the server, in each direction: as for capacity_bps."""
     file: str | None = None
@@ -206,6 +217,8 @@ class Shared(Section):
                 raise ScenarioError("cannot be given together with a file", key=given[0])
         elif self.access_points is None:
             raise ScenarioError("must not be empty without a file", key="access_points")
+        elif self.duplex == "half" and isinstance(self.capacity_bps, Directions):
+            raise ScenarioError("needs one capacity, which both directions share", key="duplex", found="half")
         elif given == ["access_points"]:
             raise ScenarioError(f"share nothing without {' or '.join(self.capacities)}", key="access_points")
         return self

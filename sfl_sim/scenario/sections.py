@@ -33,7 +33,17 @@ from sfl_sim.scenario.fields import (
     Unless,
 )
 from sfl_sim.scenario.given import spelled
-from sfl_sim.scenario.optional_sections import Availability, Coding, Leakage, Lora, Power, Privacy, Shared, Wire
+from sfl_sim.scenario.optional_sections import (
+    Availability,
+    Coding,
+    Leakage,
+    Lora,
+    Overhead,
+    Power,
+    Privacy,
+    Shared,
+    Wire,
+)
 from sfl_sim.scenario.serving import Serving
 
 Cut = Count | Annotated[str, Field(min_length=1)] | Annotated[float, Field(gt=0, lt=1)]
@@ -162,6 +172,8 @@ class Network(Rated):
     behind mobiperf it is about 0.5."""
     compute_correlation: Annotated[Correlation, Unless("profile", None)] = 0.0
     """Rank correlation of the uplinks that clients draw with the speeds of their devices."""
+    overhead: Overhead | None = None
+    """Bytes on the links beyond those of messages: a section with a share and bytes of each message; null: none."""
     shared: Shared | None = None
     """Links that clients share, beyond their own ones: a section with access points and a backhaul, or a graph; null
     means none."""

@@ -50,11 +50,11 @@ def duration_of(demand: Demand, prices: Prices, resources: ClientResources) -> D
     if rate.pattern is None and fleet.presence is None:
         return float(prices.seconds(demand))
     if fleet.presence is None:
-        return Foreseen(partial(_crossed_s, rate, demand.size_bytes, prices.latency_s(link)))
+        return Foreseen(partial(_crossed_s, rate, prices.wire_bytes(demand.size_bytes), prices.latency_s(link)))
     return Foreseen(partial(_moved_s, resources, demand))
 
 
-def _crossed_s(rate: RateTrace, size_bytes: int, latency_s: float, start_s: float) -> float:
+def _crossed_s(rate: RateTrace, size_bytes: float, latency_s: float, start_s: float) -> float:
     return rate.transfer_s(start_s, size_bytes) + latency_s
 
 

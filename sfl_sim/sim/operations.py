@@ -238,20 +238,22 @@ class Operations:
                 branch.requested_s, branch.started_s, self.env.now, 0.0, int(moved_bytes))  # fmt: skip
 
     def _lose_moved(self, branch: Branch, lost_s: float) -> Lost:
+        size_bytes = branch.result.size_bytes
         moved_bytes = self.prices.moved_bytes(branch.link, branch.started_s, lost_s)
-        moved_bytes = min(moved_bytes, branch.result.size_bytes)
-        return self._lose_message(branch, lost_s, moved_bytes)
+        moved_bytes *= size_bytes / (self.prices.wire_bytes(size_bytes) or 1)
+        return self._lose_message(branch, lost_s, min(moved_bytes, size_bytes))
 
     def _share(self, links: SharedLinks, branch: Branch) -> Generator[simpy.Event, Any, Any]:
         """Move a payload over shared links: its duration depends on the other messages."""
         link, size_bytes = branch.link, branch.result.size_bytes
         lost_s = self.dropouts.message_at_s(link.ends, branch.requested_s)
-        branch.started_s, moved_bytes = yield from links.transfer(link, size_bytes, lost_s)
+        wire_bytes = self.prices.wire_bytes(size_bytes)
+        branch.started_s, moved_bytes = yield from links.transfer(link, wire_bytes, lost_s)
         latency_s = self.prices.latency_s(link)
-        if moved_bytes < size_bytes or self.env.now + latency_s > lost_s:
+        if moved_bytes < wire_bytes or self.env.now + latency_s > lost_s:
             if lost_s > self.env.now:
                 yield self.env.timeout(lost_s - self.env.now)
-            raise self._lose_message(branch, lost_s, moved_bytes)
+            raise self._lose_message(branch, lost_s, moved_bytes * (size_bytes / (wire_bytes or 1)))
         if latency_s:
             yield self.env.timeout(latency_s)
         self.records.rows += row_bytes(*self._message(branch, size_bytes))

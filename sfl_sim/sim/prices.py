@@ -127,32 +127,40 @@ class Prices:
             raise NonFiniteError(f"{payload!r} cannot be sent: these are no bytes")
         return self.include_model_exchange or not isinstance(payload, State)
 
+    def wire_bytes(self, size_bytes: float) -> float:
+        """Give the bytes that a message of `size_bytes` puts on its link."""
+        overhead = self.fleet.overhead
+        if overhead is None or not size_bytes:
+            return size_bytes
+        return size_bytes * (1 + overhead.share) + overhead.message_bytes
+
     def transfer_s(self, link: Link, start_s: float, size_bytes: int, lost_s: float = inf) -> tuple[float, float]:
         """Give the seconds for which a message occupies its `link`, and the latency after them.
 
         Links stand still while their client is away. The seconds may be infinite if they would not end by `lost_s`.
         """
         fleet, (_, client, sender, receiver) = self.fleet, link
+        wire_bytes = self.wire_bytes(size_bytes)
         if sender is None:
-            taken_s, latency_s = fleet.downlinks[client].transfer_s(start_s, size_bytes), fleet.latency_s[client]
+            taken_s, latency_s = fleet.downlinks[client].transfer_s(start_s, wire_bytes), fleet.latency_s[client]
         elif receiver is None:
-            taken_s, latency_s = fleet.uplinks[client].transfer_s(start_s, size_bytes), fleet.latency_s[client]
+            taken_s, latency_s = fleet.uplinks[client].transfer_s(start_s, wire_bytes), fleet.latency_s[client]
         else:
-            taken_s = joint_transfer_s([fleet.uplinks[sender], fleet.downlinks[receiver]], start_s, size_bytes)
+            taken_s = joint_transfer_s([fleet.uplinks[sender], fleet.downlinks[receiver]], start_s, wire_bytes)
             latency_s = self.latency_s(link)
         if fleet.presence is None:
             return taken_s, latency_s
         until_s = min(fleet.presence[client].until_s(start_s) for client in link.ends)
         if start_s + taken_s > until_s:
-            taken_s = self._interrupted_s(link, start_s, size_bytes, taken_s, lost_s)
+            taken_s = self._interrupted_s(link, start_s, wire_bytes, taken_s, lost_s)
         return taken_s, latency_s
 
-    def _interrupted_s(self, link: Link, start_s: float, size_bytes: int, taken_s: float, lost_s: float) -> float:
+    def _interrupted_s(self, link: Link, start_s: float, wire_bytes: float, taken_s: float, lost_s: float) -> float:
         """Give the seconds of a message that would take `taken_s` if its clients did not go away meanwhile."""
         match links := self._limits(link):
             case [RateTrace(pattern=None), Presence() as there] if 0 < there.share * there.period_s < taken_s:
                 return there.done_s(start_s, taken_s) - start_s  # however many stays it takes
-        return joint_transfer_s(links, start_s, size_bytes, lost_s)
+        return joint_transfer_s(links, start_s, wire_bytes, lost_s)
 
     def latency_s(self, link: Link) -> float:
         """Give the latency of a message, in addition to the time of its bytes."""

@@ -37,8 +37,7 @@ SPREAD = log(2.1 / 1.4) / 1.349
 """Standard deviation of the logarithm of that factor between phones, from its quartiles on one thread."""
 TRAINS = (0.7, 40.0)
 """How many times as long as simulated training took on phones: from the fastest of single layers in
-measurements/training to the slowest of whole tasks (docs/results/fidelity.md, "A training step against a forward pass").
-"""
+measurements/training to the slowest of whole tasks (docs/results/fidelity.md)."""
 TRAINS_SPREAD = log(3.6) / 1.69
 """Standard deviation of its logarithm between phones: three of them differed 3.6 times in one task."""
 TESTS = {"mobiperf": 49}

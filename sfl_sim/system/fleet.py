@@ -20,6 +20,7 @@ from sfl_sim.system.presence import Presence
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sfl_sim.scenario.optional_sections import Overhead
     from sfl_sim.scenario.sections import Clients, Server
     from sfl_sim.system.topology import Topology
 
@@ -44,6 +45,7 @@ class Fleet:
         conditions: jitter and throttling of the devices; None without both.
         presence: when each client is present; None if always.
         topology: links that the clients share; None if there are none.
+        overhead: what messages carry beyond their own bytes; None for nothing.
     """
 
     devices: list[str]
@@ -62,6 +64,7 @@ class Fleet:
     conditions: Conditions | None = None
     presence: Sequence[Presence] | None = None
     topology: Topology | None = None
+    overhead: Overhead | None = None
 
 
 def build_fleet(n_clients: int, seed: int, clients: Clients, server: Server) -> Fleet:
@@ -112,4 +115,5 @@ def build_fleet(n_clients: int, seed: int, clients: Clients, server: Server) -> 
         conditions=make_conditions(compute),
         presence=draw_presence(n_clients, stream(seed, "presence"), clients.availability),
         topology=topology,
+        overhead=network.overhead,
     )

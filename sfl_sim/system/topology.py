@@ -27,7 +27,8 @@ class Topology:
 
     Args:
         graph: directed graph whose nodes are `server`, `client0`, `client1`, ... and any other names. An edge may
-            have a `capacity_bps` above 0; without one it has no limit.
+            have a `capacity_bps` above 0; without one it has no limit. One that is `half` shares its limit with the
+            edge in the other direction.
         n_clients: number of clients, all of which must be connected to the server in both directions.
 
     Attributes:
@@ -51,6 +52,9 @@ class Topology:
                 raise ScenarioError(problem, key=f"{KEY}.file", found=missing)
             edges = (pairwise(ways[client_name(client)]) for client in range(n_clients))
             return tuple(tuple(numbers[edge] for edge in path if edge in numbers) for path in edges)
+
+        in_turn = [edge for edge in limits if graph.edges[edge].get("half")]
+        numbers |= {(end, start): numbers[start, end] for start, end in in_turn}
 
         self._up = paths(nx.single_target_shortest_path(graph, SERVER), "no path from this client to the server")
         self._down = paths(nx.single_source_shortest_path(graph, SERVER), "no way from the server to this client")
@@ -86,6 +90,9 @@ def build_topology(n_clients: int, rng: np.random.Generator, shared: Shared) -> 
         access_point = f"access_point{draw % access_points}"
         _connect(graph, client_name(client), access_point, None)
         _connect(graph, access_point, BACKHAUL, shared.capacity_bps)
+        if shared.duplex != "full" and isinstance(shared.capacity_bps, float):
+            graph.edges[BACKHAUL, access_point].update(capacity_bps=None)
+            graph.edges[access_point, BACKHAUL]["half"] = True
     return Topology(graph, n_clients)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -170,6 +171,18 @@ def test_it_says_how_the_time_of_a_step_follows_and_which_training_factor_was_us
     slower = frames.clients.assign(training_factor=3.9, cost="phones")
     said = system.cost_model(replace(frames, clients=slower))
     assert said.endswith("(cost profile phones). Training takes 3.9 times as long as the devices' rates say.")
+
+
+def test_it_says_that_an_access_point_sends_and_receives_in_turn(frames):
+    shared = {"clients.network.shared.capacity_bps": 1e8}
+
+    def said(**more):
+        run = SimpleNamespace(settings={"a": shared | {f"clients.network.shared.{key}": more[key] for key in more}})
+        return system.shared_radio(replace(frames, runs=[run]))
+
+    assert system.shared_radio(frames) == ""
+    assert said(duplex="full") == ""
+    assert said(duplex=None).endswith("uploads and downloads share 100\xa0Mbit/s.")
 
 
 def speeds(frames: Frames) -> go.Figure:

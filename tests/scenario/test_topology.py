@@ -23,6 +23,7 @@ def test_capacities_are_one_number_or_differ_between_the_directions():
     assert section.model_dump() == {
         "access_points": 4,
         "capacity_bps": 1e8,
+        "duplex": None,
         "backhaul_bps": {"up": 1e7, "down": 1e8},
         "file": None,
     }
@@ -38,6 +39,10 @@ def test_capacities_are_one_number_or_differ_between_the_directions():
         ({"access_points": 1, "backhaul_bps": {"up": 1.0}}, r"shared\.backhaul_bps\.down: is missing"),
         ({"access_points": 1, "backhaul_bps": {"up": 1.0, "down": 0}}, r"shared\.backhaul_bps\.down: .*above 0"),
         ({"file": "edges.csv", "backhaul_bps": 1.0}, r"shared\.backhaul_bps: cannot be given together with a file"),
+        (
+            {"access_points": 1, "capacity_bps": {"up": 1.0, "down": 1.0}, "duplex": "half"},
+            r"shared\.duplex: needs one capacity, which both directions share \(found 'half'\)",
+        ),
         ({"wifi": 3}, r"shared\.wifi: unknown key"),
         ("edges.csv", r"clients\.network\.shared: must be a mapping or null"),
     ],
@@ -62,5 +67,5 @@ def test_editors_know_the_section():
     (clients,) = members(schema["properties"]["clients"], schema)
     network = next(each for each in members(clients["properties"]["network"], schema) if "properties" in each)
     section, nothing = members(network["properties"]["shared"], schema)
-    assert list(section["properties"]) == ["access_points", "capacity_bps", "backhaul_bps", "file"]
+    assert list(section["properties"]) == ["access_points", "capacity_bps", "duplex", "backhaul_bps", "file"]
     assert nothing == {"type": "null"}

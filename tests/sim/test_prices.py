@@ -3,8 +3,11 @@
 import pytest
 from small_world import fleet
 
-from sfl_sim.ops import State, Step, Value, Work, on
+from sfl_sim.ops import SERVER, State, Step, Value, Work, on
+from sfl_sim.scenario.sections import Clients, Server
+from sfl_sim.sim.nodes import link_between
 from sfl_sim.sim.prices import Prices
+from sfl_sim.system.fleet import build_fleet
 
 
 class Asked(Step):
@@ -48,6 +51,18 @@ def looked_up(step):
     prices, state = Prices(fleet(1)), State("model")
     found = [prices.look_up(on(0, step, state, Value("data", 0, n, i))) for i, n in enumerate((4, 4, 2, 4))]
     return [(macs, result.size_bytes, result.step) for macs, _, result in found]
+
+
+@pytest.mark.parametrize("trace", [None, "hsdpa_bus"])
+def test_protocols_add_a_share_and_bytes_of_every_message_to_its_time(trace):
+    def seconds(size_bytes, **overhead):
+        scenario = {"network": {"uplink_bps": 8e3, "downlink_bps": 8e3, "trace": trace, **overhead}}
+        clients = Clients.model_validate({"compute": 1e6, **scenario})
+        return Prices(build_fleet(1, 0, clients, Server())).transfer_s(link_between(0, SERVER), 0.0, size_bytes)
+
+    added = {"overhead": {"share": 0.05, "message_bytes": 40}}
+    assert seconds(1000, **added) == seconds(1090)
+    assert seconds(0, **added) == (0.0, 0.0), "nothing is sent"
 
 
 def test_a_step_is_asked_once_for_each_shape():

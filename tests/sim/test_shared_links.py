@@ -15,10 +15,12 @@ from small_world import fleet, simulate, task
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import SERVER
+from sfl_sim.rng import stream
+from sfl_sim.scenario.optional_sections import Shared
 from sfl_sim.sim.nodes import link_between
 from sfl_sim.sim.shared_links import SharedLinks, max_min_rates
 from sfl_sim.system.links import Pattern, RateTrace, joint_transfer_s, slowest
-from sfl_sim.system.topology import Topology
+from sfl_sim.system.topology import Topology, build_topology
 
 FAST = RateTrace(1e6)
 NODES = st.sampled_from([SERVER, 0, 1, 2])
@@ -124,6 +126,14 @@ def test_the_directions_do_not_share_and_peers_pass_both():
     """
     seen = World(bottleneck(4, 8.0)).run((0.0, 0, SERVER, 8), (0.0, 1, 2, 8), (0.0, SERVER, 3, 2))
     assert ends(seen) == pytest.approx([16, 16, 4])
+
+
+@pytest.mark.parametrize(("duplex", "ends_s"), [("half", 2.0), ("full", 1.0)])
+def test_an_upload_and_a_download_share_a_radio_that_sends_and_receives_in_turn(duplex, ends_s):
+    """13.2 GB each way over 100 Mbit/s take 35 minutes then, and not 18."""
+    shared = Shared(access_points=1, capacity_bps=8e3, duplex=duplex)
+    world = World(build_topology(2, stream(0, "access points"), shared))
+    assert ends(world.run((0.0, 0, SERVER, 1000), (0.0, SERVER, 1, 1000))) == pytest.approx([ends_s, ends_s])
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 100])

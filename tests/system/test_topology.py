@@ -23,7 +23,7 @@ def named(topology, sender=None, receiver=None):
 
 
 def test_messages_pass_an_access_point_and_the_backhaul_and_those_between_clients_both_twice():
-    topology = built(2, access_points=2, capacity_bps=5e6, backhaul_bps={"up": 1e6, "down": 2e6})
+    topology = built(2, access_points=2, capacity_bps=5e6, duplex="full", backhaul_bps={"up": 1e6, "down": 2e6})
     (mine, *_), (*_, others) = named(topology, 0, None)[0], named(topology, None, 1)[1][:2]
     assert {mine, others} == {"access_point0", "access_point1"}
     up = [(mine, "backhaul", 5e6), ("backhaul", "server", 1e6)]
@@ -34,7 +34,15 @@ def test_messages_pass_an_access_point_and_the_backhaul_and_those_between_client
 
 def test_edges_without_a_limit_are_not_on_a_path():
     assert named(built(1, access_points=1, backhaul_bps=1e6), 0, None) == [("backhaul", "server", 1e6)]
-    assert named(built(1, access_points=1, capacity_bps=1e6), None, 0) == [("backhaul", "access_point0", 1e6)]
+    one = built(1, access_points=1, capacity_bps={"up": 1e6, "down": 2e6})
+    assert named(one, None, 0) == [("backhaul", "access_point0", 2e6)]
+
+
+def test_an_access_point_sends_and_receives_in_turn_unless_told_otherwise():
+    half, full = built(1, access_points=1, capacity_bps=1e6), built(1, access_points=1, capacity_bps=1e6, duplex="full")
+    assert half.path(0, None) == half.path(None, 0)
+    assert half.path(0, 0) == half.path(0, None) * 2, "what goes from client to client passes the radio twice"
+    assert set(full.path(0, None)).isdisjoint(full.path(None, 0))
 
 
 def test_clients_are_dealt_evenly_and_at_random():

@@ -95,6 +95,21 @@ def cost_model(frames: Frames) -> str:
     return f"A step's time follows from {' or '.join(follows)}.{slower}"
 
 
+def shared_radio(frames: Frames) -> str:
+    """Say that uploads and downloads share the access points; nothing where they do not, or runs do not tell."""
+    key = "clients.network.shared"
+    capacities = {
+        float(settings[f"{key}.capacity_bps"])
+        for run in frames.runs
+        for settings in run.settings.values()
+        if settings.get(f"{key}.capacity_bps") is not None and settings.get(f"{key}.duplex") != "full"
+    }
+    if not capacities:
+        return ""
+    rates = " or ".join(display.prefixed(capacity, "bit/s") for capacity in sorted(capacities))
+    return f" Access points send and receive in turn: uploads and downloads share {rates}."
+
+
 def fleet_drawings(frames: Frames) -> list[Drawing]:
     """Devices and links, and energy if it is known."""
     links = ["uplink_bps", "downlink_bps"]
@@ -109,9 +124,9 @@ def fleet_drawings(frames: Frames) -> list[Drawing]:
 
 fleet_panels = Declared(
     "The fleet",
-    "The wider a curve spreads along its logarithmic axis, the longer fast clients wait for slow ones. {costs}",
+    "The wider a curve spreads along its logarithmic axis, the longer fast clients wait for slow ones. {costs}{radio}",
     fleet_drawings,
-    words=lambda frames: {"costs": cost_model(frames)},
+    words=lambda frames: {"costs": cost_model(frames), "radio": shared_radio(frames)},
     columns=2,
 )
 
