@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from math import isnan
 from pathlib import Path
 from statistics import median
@@ -236,3 +237,35 @@ def calibrate_devices(
     say(f"clients.compute: {{profile: {out}, cost: {written}}}")
     if len(rates) == 1:
         say(f"as a server: {{macs_per_s: {rates[0] / (1 if isnan(factors[0]) else factors[0]):.4g}, cost: {written}}}")
+
+
+@app.command()
+def convert(
+    form: Annotated[
+        str,
+        typer.Argument(
+            help="hsdpa, pensieve, mahimahi, fcc, ucc_5g, mobiperf, fedscale_capacity, fedscale_behaviour or flash."
+        ),
+    ],
+    files: Annotated[list[Path], typer.Argument(help="The files, or a folder of them.")],
+    out: Annotated[Path, typer.Option(help="The folder to write the profiles to.")] = Path("converted"),
+    debug: Debug = False,
+) -> None:
+    """Make profiles of links, devices and availability from measurements in the forms in which others publish them.
+
+    Example: sfl-sim convert mahimahi Verizon-LTE-driving.up Verizon-LTE-driving.down --out verizon
+    """
+    from sfl_sim.studies.convert import FORMS
+    from sfl_sim.studies.convert import convert as converted
+
+    if form not in FORMS:
+        raise ScenarioError("no such form", key="convert", found=form, allowed=list(FORMS))
+    inside = [sorted(each.iterdir()) if each.is_dir() else [each] for each in files]
+    named = [each for each in chain.from_iterable(inside) if each.is_file() and not each.name.startswith(".")]
+    if not named:
+        raise ScenarioError("no such file", key="convert", found=str(files[0]))
+    by_key: dict[str, list[str]] = {}
+    for found in converted(form, named, out):
+        by_key.setdefault(found.key, []).append(found.name)
+    for key, names in by_key.items():
+        say(f"{key}: {out if len(names) > 1 else out / f'{names[0]}.csv'}")

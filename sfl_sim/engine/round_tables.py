@@ -49,7 +49,7 @@ def client_table(fleet: Fleet, counts: Ints, cuts: Sequence[int]) -> pd.DataFram
             "uplink_bps": fleet.uplinks.mean_bps,
             "downlink_bps": fleet.downlinks.mean_bps,
             "latency_s": fleet.latency_s,
-            "trace_phase_s": fleet.uplinks.phases_s if fleet.uplinks.pattern else np.nan,
+            "trace_phase_s": fleet.uplinks.phases_s if fleet.uplinks.patterns else np.nan,
             "samples": counts.sum(axis=1),
             "dominant_label": counts.argmax(axis=1),
             "label_samples": _lists(counts),

@@ -160,8 +160,9 @@ class Network(Rated):
     row for each and a column of this name."""
     downlink_bps: Positive | PerClient | None = None
     """Bits per second from server to client: one rate for all clients, a list of one for each, or a CSV file."""
-    trace: str | None = None
-    """Variation of the rates over time: a trace's name or file; null keeps them constant."""
+    trace: str | Annotated[list[str], Field(min_length=1)] | None = None
+    """Variation of the rates over time: a trace's name or file, a list of one for each client, or a folder of which
+    each client draws a file; null keeps them constant. With profile: null a trace keeps its own rates."""
     latency_s: NonNegative | Annotated[list[NonNegative], Field(min_length=1)] | Table = 0.0
     """Seconds that every message takes on top of its bytes: one number for all clients, a list of one for each, or a
     CSV file."""

@@ -216,7 +216,7 @@ class Prices:
         fleet = self.fleet
         if fleet.presence or fleet.conditions or fleet.topology:
             return False
-        return fleet.uplinks.pattern is None and fleet.downlinks.pattern is None
+        return fleet.uplinks.patterns is None and fleet.downlinks.patterns is None
 
 
 def _work(op: On) -> Work:

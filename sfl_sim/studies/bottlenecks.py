@@ -46,7 +46,7 @@ class Change:
 
 
 def _doubled(links: Links) -> Links:
-    return Links(2 * links.mean_bps, links.pattern, links.phases_s)
+    return Links(2 * links.mean_bps, links.patterns, links.phases_s)
 
 
 def _faster(fleet: Fleet) -> Fleet:

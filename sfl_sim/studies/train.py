@@ -31,6 +31,7 @@ from sfl_sim.studies.launch import Outcome, TrialsFailed, launch, place_of
 from sfl_sim.studies.targets import references, ways
 from sfl_sim.system.availability import KEY as LOGS
 from sfl_sim.system.availability import n_logs
+from sfl_sim.system.network import scaled_trace
 from sfl_sim.training.hardware import pick_device
 
 LEAST_HELD = 0.9
@@ -70,8 +71,9 @@ def check(study: Study, device: torch.device | None = None, *, timing_only: bool
                     f"{1 - held:.0%} of the training samples belong to no client", key="data.partition"
                 )
                 warnings[str(variant.places.located(left))] = None
-            if unknown := unpriced(experiment.method.task.network):
-                warnings[str(variant.places.located(unknown))] = None
+            for found in (unpriced(experiment.method.task.network), scaled_trace(variant.scenario.clients.network)):
+                if found:
+                    warnings[str(variant.places.located(found))] = None
             if why := _why_workers_are_idle(variant.scenario, experiment.method):
                 idle = ScenarioError(f"more than one has no effect: {why}", key="server.workers")
                 warnings[str(variant.places.located(idle))] = None

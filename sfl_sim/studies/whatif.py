@@ -26,6 +26,7 @@ from sfl_sim.studies.launch import Outcome, launch, place_of
 from sfl_sim.studies.whatif_draws import draws_table
 from sfl_sim.studies.whatif_points import Found, Question, Refused, evaluate
 from sfl_sim.studies.whatif_tables import overlay_table, point_tables, servers_table
+from sfl_sim.system.network import scaled_trace
 
 
 def run_whatif(
@@ -65,8 +66,9 @@ def run_whatif(
     found: list[Found] = []
 
     def work() -> str:
-        if unknown := unpriced(question.network):
-            notify(Warned(None, str(unknown)))
+        for noted in (unpriced(question.network), scaled_trace(study.base.clients.network)):
+            if noted:
+                notify(Warned(None, str(noted)))
         told["server"] = pd.DataFrame()
         try:
             _collect(question, jobs, notify, found)

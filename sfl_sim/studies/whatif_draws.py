@@ -53,7 +53,7 @@ class DrawnSystem(NamedTuple):
         training_factor: on the devices' time of training, each of which has a further factor.
         server_error: on the server's time.
         links: on the rates of all links.
-        trace: how links vary; None if they do not.
+        trace: how links vary, as the scenario says it; None if they do not.
     """
 
     speed: float
@@ -61,7 +61,7 @@ class DrawnSystem(NamedTuple):
     training_factor: float
     server_error: float
     links: float
-    trace: str | None
+    trace: str | list[str] | None
 
 
 def draws_table(
@@ -77,7 +77,7 @@ def draws_table(
         jobs: see `evaluate`.
         count: is told how many of how many points are done.
     """
-    traced = len({one.point.variant.scenario.clients.network.trace for one in found}) > 1
+    traced = len({str(one.point.variant.scenario.clients.network.trace) for one in found}) > 1
     errors = _Errors(scaled=any(_scale(one) != 1 for one in found), traced=traced)
     seeds = list(dict.fromkeys(one.point.variant.scenario.seed for one in found))
     systems = [_system(one.point.variant.scenario) for one in found]

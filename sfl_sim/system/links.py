@@ -130,15 +130,18 @@ class Links(LazySequence[RateTrace]):
 
     Attributes:
         mean_bps: (C,) mean rates.
-        pattern: how all of them vary; None if they do not.
+        patterns: (C,) how each of them varies; None if none does.
         phases_s: (C,) seconds into the pattern at which the run begins.
     """
 
-    def __init__(self, mean_bps: FloatArray, pattern: Pattern | None, phases_s: FloatArray) -> None:
+    def __init__(self, mean_bps: FloatArray, patterns: Sequence[Pattern] | None, phases_s: FloatArray) -> None:
         super().__init__(
-            len(mean_bps), lambda client: RateTrace(float(mean_bps[client]), pattern, float(phases_s[client]))
+            len(mean_bps),
+            lambda client: RateTrace(
+                float(mean_bps[client]), None if patterns is None else patterns[client], float(phases_s[client])
+            ),
         )
-        self.mean_bps, self.pattern, self.phases_s = mean_bps, pattern, phases_s
+        self.mean_bps, self.patterns, self.phases_s = mean_bps, patterns, phases_s
 
 
 class Pieces(Protocol):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.system.links import Links, Pattern
-from sfl_sim.system.profiles import FloatArray, find, per_client, read_table
+from sfl_sim.system.profiles import FloatArray, available, find, per_client, read_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sfl_sim.scenario.sections import Network
 
 KEY = "clients.network"
@@ -22,7 +26,8 @@ def draw_links(
     """Give each of n clients an uplink, a downlink, and a latency.
 
     The mean rate of a direction is the given one (one for all, or one per client), else what the client draws from the
-    profile, else the trace's own mean. Around that mean the rate varies as the trace does; without one it is constant.
+    profile, else its trace's own mean. Around that mean the rate varies as its trace does; without one it is constant.
+    Of a folder of traces each client draws one, without replacement while there are enough.
 
     A client draws one quantile for both directions, because a good radio or contract is good in both: independent draws
     would give too many clients one fast and one slow link. With an `up_down_correlation` below 1, each direction has a
@@ -34,14 +39,16 @@ def draw_links(
         ScenarioError: an unusable profile, trace or number.
     """
     quantiles, phases = rng.random((n, 2)).T
-    apart, ties = rng.spawn(2)
+    apart, ties, deck = rng.spawn(3)
     if network.compute_correlation and macs_per_s is not None:
         quantiles = correlated(quantiles, _ranked(macs_per_s, ties), network.compute_correlation)
     down = quantiles
     if network.up_down_correlation != 1:
         down = correlated(apart.random(n), quantiles, network.up_down_correlation)
-    patterns = {} if network.trace is None else _read_trace(network.trace)
-    mean_bps = {direction: np.full(n, pattern.mean_bps) for direction, pattern in patterns.items()}
+    patterns = {} if network.trace is None else _patterns(network.trace, n, deck)
+    mean_bps = {
+        direction: np.array([pattern.mean_bps for pattern in of_clients]) for direction, of_clients in patterns.items()
+    }
     if network.profile is not None:
         mean_bps |= _draw_rates(network.profile, quantiles, down)
     for direction in DIRECTIONS:
@@ -54,9 +61,10 @@ def draw_links(
     return uplinks, downlinks, per_client(network.latency_s, n, f"{KEY}.latency_s", zero_allowed=True)
 
 
-def _links(mean_bps: FloatArray, pattern: Pattern | None, phases: FloatArray) -> Links:
-    """Give every client a link, which starts at its phase (n,), a fraction of the pattern's period."""
-    return Links(mean_bps, pattern, phases * (pattern.period_s if pattern else 0.0))
+def _links(mean_bps: FloatArray, patterns: Sequence[Pattern] | None, phases: FloatArray) -> Links:
+    """Give every client a link, which starts at its phase (n,), a fraction of its pattern's period."""
+    periods_s = 0.0 if patterns is None else np.array([pattern.period_s for pattern in patterns])
+    return Links(mean_bps, patterns, phases * periods_s)
 
 
 def correlated(uniform: FloatArray, others: FloatArray, rank_correlation: float) -> FloatArray:
@@ -105,6 +113,40 @@ def sampled_factor(profile: str, n: int, rng: np.random.Generator) -> float:
         np.log(_draw_rates(profile, each, each)["uplink_bps"]).mean() for each in (evenly, rng.random(n))
     )
     return float(np.exp(of_sample - of_all))
+
+
+def _patterns(trace: str | Sequence[str], n: int, deck: np.random.Generator) -> dict[str, list[Pattern]]:
+    """Give each of n clients the pattern of its trace, by direction.
+
+    Args:
+        trace: a trace for all, one for each, or a folder from which each draws one.
+    """
+    key = f"{KEY}.trace"
+    if isinstance(trace, str) and (folder := Path(trace).expanduser()).is_dir():
+        files = sorted(str(path) for path in folder.glob("*.csv") if not path.name.startswith("."))
+        if not files:
+            raise ScenarioError("no trace in this folder", key=key, found=trace, allowed="files that end with .csv")
+        dealt: list[int] = []
+        while len(dealt) < n:
+            dealt += deck.permutation(len(files)).tolist()
+        names = [files[number] for number in dealt[:n]]
+    elif isinstance(trace, str):
+        names = [trace] * n
+    else:
+        names = [*trace]
+        if len(names) != n:
+            raise ScenarioError("a list needs one entry per client", key=key, found=len(names), allowed=f"{n} entries")
+    read = {name: _read_trace(name) for name in dict.fromkeys(names)}
+    return {direction: [read[name][direction] for name in names] for direction in DIRECTIONS}
+
+
+def scaled_trace(network: Network) -> ScenarioError | None:
+    """Return the note that a trace of the user's own varies around a profile's rates; None if it does not."""
+    trace, profile = network.trace, network.profile
+    if trace is None or profile is None or trace in available("network/traces"):
+        return None
+    problem = f"varies around the rates of {profile}; with profile: null it has its own"
+    return ScenarioError(problem, key=f"{KEY}.trace", found=trace if isinstance(trace, str) else len(trace))
 
 
 def _read_trace(trace: str) -> dict[str, Pattern]:

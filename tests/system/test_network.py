@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.stats import ks_2samp, spearmanr
@@ -10,7 +12,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 from sfl_sim.scenario.sections import Network
 from sfl_sim.system.links import RateTrace
-from sfl_sim.system.network import correlated, draw_links
+from sfl_sim.system.network import correlated, draw_links, scaled_trace
 from sfl_sim.system.profiles import available, find, read_table
 
 
@@ -102,6 +104,37 @@ def test_a_trace_with_a_profile_varies_around_each_clients_own_mean() -> None:
         assert link.pattern is not None
         size_bytes = mean_bps * periods * link.pattern.period_s / 8
         assert link.transfer_s(0.0, size_bytes) == pytest.approx(periods * link.pattern.period_s)
+
+
+def trace_file(path: Path, *rates_bps: float) -> str:
+    rows = [f"{time_s},{rate_bps},{rate_bps}" for time_s, rate_bps in enumerate([*rates_bps, rates_bps[0]])]
+    path.write_text("\n".join(["time_s,uplink_bps,downlink_bps", *rows]))
+    return str(path)
+
+
+def test_each_client_may_have_a_trace_of_its_own_with_the_rates_that_it_has(tmp_path: Path) -> None:
+    files = [trace_file(tmp_path / f"{n}.csv", n * 1e6, 3 * n * 1e6) for n in (1, 2, 3)]
+    listed, _, _ = draw_links(3, stream(0, "links"), Network(profile=None, trace=files))
+    assert means_bps(listed) == pytest.approx([2e6, 4e6, 6e6])
+    drawn, downlinks, _ = draw_links(7, stream(0, "links"), Network(profile=None, trace=str(tmp_path)))
+    assert sorted(means_bps(drawn)[:3]) == sorted(means_bps(drawn)[3:6]) == pytest.approx([2e6, 4e6, 6e6])
+    assert means_bps(drawn).tolist() == means_bps(downlinks).tolist()
+    with pytest.raises(
+        ScenarioError, match=r"trace: a list needs one entry per client \(found 3; allowed: 4 entries\)"
+    ):
+        draw_links(4, stream(0, "links"), Network(profile=None, trace=files))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ScenarioError, match=r"trace: no trace in this folder"):
+        draw_links(4, stream(0, "links"), Network(profile=None, trace=str(tmp_path / "empty")))
+
+
+def test_it_is_told_that_a_trace_of_ones_own_varies_around_a_profiles_rates(tmp_path: Path) -> None:
+    own = trace_file(tmp_path / "mine.csv", 1e6, 2e6)
+    note = scaled_trace(Network(trace=own))
+    assert note is not None
+    assert "varies around the rates of mobiperf; with profile: null it has its own" in str(note)
+    assert scaled_trace(Network(trace=own, profile=None)) is None
+    assert scaled_trace(Network(trace="hsdpa_bus")) is None
 
 
 def test_each_client_begins_somewhere_in_the_trace_with_both_directions_at_once() -> None:
