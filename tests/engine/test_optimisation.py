@@ -71,7 +71,7 @@ def makes_nothing(parameters, lr):
 OWN = f"{__name__}:rmsprop"
 SGD, ADAM = torch.optim.SGD, torch.optim.Adam
 SAME = 5e-5
-"""Adam divides by the size of gradients, so that where these are almost 0 rounding differs between processors (1e-5)."""
+"""Adam divides by the size of gradients: where that is almost 0, rounding differs between processors (1e-5)."""
 
 
 @pytest.mark.parametrize("executor", ["eager", "batched"])
