@@ -64,7 +64,7 @@ def measurements() -> pd.DataFrame:
 def family(network: str) -> str:
     """Name what must be left out together: a network in all its widths, sizes and versions."""
     name = network.removeprefix("ncnn ").removeprefix("phone ").removeprefix("wide_")
-    name = name.replace("vision_transformer", "vit").replace("mobilenetv", "mobilenet_v")
+    name = name.replace("vision_transformer", "vit").replace("mobilenetv", "mobilenet_v").replace("regnetx", "regnet_x")
     name = name.replace("mobilenet_w1", "mobilenet")
     found = re.match(r"mobilenet_v\d|[a-z]+", name)
     return found[0] if found else name

@@ -23,7 +23,8 @@ FILE = Path(__file__).with_suffix(".json")
 IMAGE = ((3, 32, 32), 10)
 USUAL = {"cnn_small": ((1, 8, 8), 10), "lenet5": ((1, 28, 28), 10), "cnn8": ((1, 28, 28), 10),
          "char_transformer": ((80,), 80), "gpt_small": ((80,), 80), "gpt2": ((512,), 50_257),
-         "llama_3_2_1b": ((512,), 128_256)}  # fmt: skip
+         "llama_3_2_1b": ((512,), 128_256), "qwen_2_5_0_5b": ((512,), 151_936),
+         "gemma_3_270m": ((512,), 262_144)}  # fmt: skip
 """Sample shape and number of labels of the data that a model is mostly used on, if they differ from `IMAGE`."""
 
 

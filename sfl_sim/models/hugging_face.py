@@ -1,4 +1,4 @@
-"""GPT-2 and Llama models in Hugging Face's format, from a folder on this machine.
+"""GPT-2, Llama, Qwen 2 and Gemma 3 models in Hugging Face's format, from a folder on this machine.
 
 Only the numbers in `config.json` and `*.safetensors` are read: no code, no pickles, nothing from the network.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from sfl_sim.errors import ScenarioError, in_short
-from sfl_sim.models.language import Gpt2, Llama
+from sfl_sim.models.language import Gemma, Gpt2, Llama
 from sfl_sim.models.layers import Shape
 
 KEY = "model.path"
@@ -25,7 +25,7 @@ KEY = "model.path"
 
 @dataclass(frozen=True)
 class HuggingFace:
-    """GPT-2 or Llama from a folder in Hugging Face's format; from its config.json alone, for timing.
+    """A language model of `SIZES` from a folder in Hugging Face's format; from its config.json alone, for timing.
 
     Attributes:
         path: the folder, or the file config.json.
@@ -86,7 +86,7 @@ class HuggingFace:
                     for name in archive.keys():  # noqa: SIM118  (it is no mapping)
                         shape = archive.get_slice(name).get_shape()
                         tensor = torch.empty(shape, device="meta") if shapes_alone else archive.get_tensor(name)
-                        weights.update(_renamed(name, tensor))
+                        weights.update(_renamed(name, tensor, is_gemma=isinstance(self.sizes, Gemma)))
             wanted = model.state_dict()
             if (tied := "head.linear.weight") not in weights:
                 weights[tied] = weights[
@@ -115,12 +115,45 @@ def _gpt2(config: Mapping[str, Any]) -> Gpt2:
 
 def _llama(config: Mapping[str, Any]) -> Llama:
     _check(config, hidden_act=["silu"], attention_bias=[False], mlp_bias=[False])
+    return _llama_of(config, config.get("rope_parameters") or config.get("rope_scaling") or {})
+
+
+def _qwen2(config: Mapping[str, Any]) -> Llama:
+    _check(config, hidden_act=["silu"], use_sliding_window=[False])
+    angles = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return replace(_llama_of(config, angles), biased=True)
+
+
+def _gemma3(config: Mapping[str, Any]) -> Gemma:
+    _check(config, hidden_activation=["gelu_pytorch_tanh"], attention_bias=[False], attn_logit_softcapping=[None],
+           final_logit_softcapping=[None], use_bidirectional_attention=[False, None])  # fmt: skip
+    angles = config.get("rope_parameters") or {}
+    angles = {} if "rope_theta" in angles else angles
+    llama = _llama_of(config, angles.get("full_attention") or {"rope_theta": 1_000_000.0})
+    scale = _positive(config, "query_pre_attn_scalar", 256.0)
+    if scale != llama.head_dim:
+        raise ScenarioError("has another scale of its scores", key=KEY, found=scale, allowed=[llama.head_dim])
+    local = angles.get("sliding_attention") or {}
+    every = _count(config, "sliding_window_pattern", _count(config, "_sliding_window_pattern", 6))
+    kinds = [("full" if number % every == 0 else "sliding") + "_attention" for number in range(1, llama.blocks + 1)]
+    if config.get("layer_types", kinds) != kinds:
+        raise ScenarioError(
+            "has local blocks in another order", key=KEY, found="layer_types", allowed=f"every {every}th full"
+        )
+    return Gemma(
+        **vars(llama),
+        window=_count(config, "sliding_window"),
+        local_theta=_positive(local, "rope_theta", _positive(config, "rope_local_base_freq", 10_000.0)),
+        full_every=every,
+    )
+
+
+def _llama_of(config: Mapping[str, Any], angles: Mapping[str, Any]) -> Llama:
     heads, dim = _count(config, "num_attention_heads"), _count(config, "hidden_size")
     kv_heads = _count(config, "num_key_value_heads", heads)
     if heads % kv_heads:
         problem = "has num_attention_heads that num_key_value_heads does not divide"
         raise ScenarioError(problem, key=KEY, found=f"{heads} and {kv_heads}")
-    angles = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = angles.get("rope_type", angles.get("type", "default"))
     stretch = None
     if kind == "llama3":
@@ -143,7 +176,9 @@ def _llama(config: Mapping[str, Any]) -> Llama:
     )
 
 
-SIZES: dict[str, Callable[[Mapping[str, Any]], Gpt2 | Llama]] = {"gpt2": _gpt2, "llama": _llama}
+SIZES: dict[str, Callable[[Mapping[str, Any]], Gpt2 | Llama]] = {
+    "gpt2": _gpt2, "llama": _llama, "qwen2": _qwen2, "gemma3_text": _gemma3,
+}  # fmt: skip
 
 
 def _check(config: Mapping[str, Any], **wanted: list[object]) -> None:
@@ -188,10 +223,20 @@ IN_BLOCK = {
     "mlp.up_proj": "ff3",
 }  # fmt: skip
 """Names of modules in a block."""
+IN_GEMMA = {
+    "post_attention_layernorm": "after1", "pre_feedforward_layernorm": "norm2", "post_feedforward_layernorm": "after2",
+    "self_attn.q_norm": "q_norm", "self_attn.k_norm": "k_norm",
+}  # fmt: skip
+"""Names of modules in a block of a Gemma 3 that others lack, or use otherwise."""
 
 
-def _renamed(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield a stored tensor as those of our modules: q, k and v of GPT-2 are one there, with (in, out) matrices."""
+def _renamed(name: str, tensor: Tensor, is_gemma: bool) -> Iterator[tuple[str, Tensor]]:
+    """Yield a stored tensor as those of our modules.
+
+    q, k and v of GPT-2 are one there, with (in, out) matrices; the scales of a Gemma's norms are less by 1.
+    """
+    in_block = IN_BLOCK | IN_GEMMA if is_gemma else IN_BLOCK
+    tensor = tensor + 1 if is_gemma and "norm" in name else tensor
     name = name.removeprefix("transformer.").removeprefix("model.")
     module, _, kind = name.rpartition(".")
     if module in PLACES:
@@ -205,5 +250,5 @@ def _renamed(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield from (
             (f"{block}.{letter}.{kind}", rows) for letter, rows in zip("qkv", torch.chunk(tensor, 3), strict=True)
         )
-    elif block and inside in IN_BLOCK:
-        yield f"{block}.{IN_BLOCK[inside]}.{kind}", tensor
+    elif block and inside in in_block:
+        yield f"{block}.{in_block[inside]}.{kind}", tensor

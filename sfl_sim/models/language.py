@@ -3,8 +3,9 @@
 The maps of a block are linear layers of their own: q, k, v and o of attention, ff1 and ff2 (and ff3) of the rest. GPT-2
 is that of Radford et al. 2019, "Language models are unsupervised multitask learners"; Llama that of Touvron et al.
 2023, "LLaMA: open and efficient foundation language models", with the grouped queries and the stretched angles of its
-third version. There is no dropout. Where embedding and head are one matrix in publications, they are two here, since a
-cut parts them.
+third version. Qwen 2.5 is a Llama whose q, k and v have biases; Gemma 3 (Gemma Team 2025, "Gemma 3 technical report")
+has more norms, and blocks that see a window of the past. There is no dropout. Where embedding and head are one matrix
+in publications, they are two here, since a cut parts them.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Llama:
         theta: base of the rotary angles.
         stretch: `factor`, `low_freq_factor`, `high_freq_factor` and `original_max_position_embeddings` of Llama 3's
             stretched angles, in this order; None: they are not stretched.
+        biased: whether q, k and v have biases.
     """
 
     vocabulary: int
@@ -75,24 +77,64 @@ class Llama:
     eps: float = 1e-5
     theta: float = 10_000.0
     stretch: tuple[float, float, float, float] | None = None
+    biased: bool = False
 
     def __call__(self, shape: Shape, n_labels: int) -> nn.Sequential:
         """Make the layers for sequences of the given length."""
         _check_fits(shape, self.positions, n_labels, self.vocabulary)
-        blocks = {f"block{i}": LlamaBlock(self) for i in range(1, self.blocks + 1)}
+        blocks = {f"block{i + 1}": self.block(i) for i in range(self.blocks)}
         head = named(norm=nn.RMSNorm(self.dim, self.eps), linear=nn.Linear(self.dim, self.vocabulary, bias=False))
-        embedding = nn.Embedding(self.vocabulary, self.dim)
-        return _initialised(named(embedding=embedding, **blocks, head=head), self.blocks)
+        return _initialised(named(embedding=self.embedding(), **blocks, head=head), self.blocks)
 
-    def angles(self, length: int, device: torch.device) -> Tensor:
+    def embedding(self) -> nn.Embedding:
+        """Make the embedding of tokens."""
+        return nn.Embedding(self.vocabulary, self.dim)
+
+    def block(self, number: int) -> LlamaBlock:
+        """Make a block; they are numbered from 0."""
+        return LlamaBlock(self)
+
+    def angles(self, length: int, device: torch.device, theta: float | None = None) -> Tensor:
         """Compute the rotary angles (T, head_dim / 2) of every position."""
-        frequencies = self.theta ** (-torch.arange(0, self.head_dim, 2, device=device) / self.head_dim)
+        frequencies = (theta or self.theta) ** (-torch.arange(0, self.head_dim, 2, device=device) / self.head_dim)
         if self.stretch:
             factor, low, high, original = self.stretch
             turns = original * frequencies / (2 * math.pi)
             kept = ((turns - low) / (high - low)).clamp(0, 1)
             frequencies = frequencies * (kept + (1 - kept) / factor)
         return torch.arange(length, device=device)[:, None] * frequencies
+
+
+@dataclass(frozen=True)
+class Gemma(Llama):
+    """Sizes of a Gemma 3; the others are those of a Llama.
+
+    Attributes:
+        window: number of positions, its own included, that a local block sees.
+        local_theta: base of the rotary angles in local blocks.
+        full_every: of as many blocks the last one is not local.
+    """
+
+    window: int = 512
+    local_theta: float = 10_000.0
+    full_every: int = 6
+
+    def embedding(self) -> nn.Embedding:
+        """Make the embedding of tokens, times the root of its width."""
+        return Scaled(self.vocabulary, self.dim)
+
+    def block(self, number: int) -> GemmaBlock:
+        """Make a block; they are numbered from 0."""
+        return GemmaBlock(self, is_local=(number + 1) % self.full_every != 0)
+
+
+class Scaled(nn.Embedding):
+    """Embedding of tokens, times the root of its width."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map (n, T) integers to (n, T, D)."""
+        vectors: Tensor = super().forward(tokens)
+        return vectors * math.sqrt(self.embedding_dim)
 
 
 class Positioned(nn.Module):
@@ -137,8 +179,8 @@ class LlamaBlock(nn.Module):
         dim, width, kv_width = sizes.dim, sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
         self.sizes = sizes
         self.norm1 = nn.RMSNorm(dim, sizes.eps)
-        self.q, self.k = nn.Linear(dim, width, bias=False), nn.Linear(dim, kv_width, bias=False)
-        self.v, self.o = nn.Linear(dim, kv_width, bias=False), nn.Linear(width, dim, bias=False)
+        self.q, self.k = (nn.Linear(dim, out, bias=sizes.biased) for out in (width, kv_width))
+        self.v, self.o = nn.Linear(dim, kv_width, bias=sizes.biased), nn.Linear(width, dim, bias=False)
         self.norm2 = nn.RMSNorm(dim, sizes.eps)
         self.ff1, self.ff3 = nn.Linear(dim, sizes.ff, bias=False), nn.Linear(dim, sizes.ff, bias=False)
         self.ff2 = nn.Linear(sizes.ff, dim, bias=False)
@@ -156,14 +198,44 @@ class LlamaBlock(nn.Module):
         return x + self.ff2(silu(self.ff1(seen)) * self.ff3(seen))  # type: ignore[no-any-return]
 
 
+class GemmaBlock(LlamaBlock):
+    """Block of a Gemma 3: norms before and after both halves, and of each query and key; a window if it is local."""
+
+    def __init__(self, sizes: Gemma, is_local: bool) -> None:
+        super().__init__(sizes)
+        self.after1, self.after2 = nn.RMSNorm(sizes.dim, sizes.eps), nn.RMSNorm(sizes.dim, sizes.eps)
+        self.q_norm, self.k_norm = nn.RMSNorm(sizes.head_dim, sizes.eps), nn.RMSNorm(sizes.head_dim, sizes.eps)
+        self.theta = sizes.local_theta if is_local else sizes.theta
+        self.window = sizes.window if is_local else sizes.positions
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (n, T, D) to (n, T, D)."""
+        seen, sizes, length = self.norm1(x), self.sizes, x.shape[1]
+        angles = sizes.angles(length, x.device, self.theta)
+        query = _turned(self.q_norm(_heads(self.q(seen), sizes.heads)), angles)
+        key = _turned(self.k_norm(_heads(self.k(seen), sizes.kv_heads)), angles)
+        value = _heads(self.v(seen), sizes.kv_heads)
+        queries_per_key = sizes.heads // sizes.kv_heads
+        key, value = (heads.repeat_interleave(queries_per_key, dim=1) for heads in (key, value))
+        mask = None
+        if length > self.window:
+            places = torch.arange(length, device=x.device)
+            ago = places[:, None] - places
+            mask = (ago >= 0) & (ago < self.window)
+        x = x + self.after1(self.o(_attention(query, key, value, mask)))
+        seen = self.norm2(x)
+        return x + self.after2(self.ff2(gelu(self.ff1(seen), approximate="tanh") * self.ff3(seen)))  # type: ignore[no-any-return]
+
+
 def _heads(x: Tensor, heads: int) -> Tensor:
     """Rearrange (n, T, heads * e) as (n, heads, T, e)."""
     return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Attend to earlier positions: (n, heads, T, e) each, to (n, T, heads * e)."""
-    return scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
+def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Attend to earlier positions, or those in the mask (T, T): (n, heads, T, e) each, to (n, T, heads * e)."""
+    seen = scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
+    return seen.transpose(1, 2).flatten(2)
 
 
 def _turned(x: Tensor, angles: Tensor) -> Tensor:
@@ -210,5 +282,23 @@ def llama_3_2_1b(shape: Shape, n_labels: int) -> nn.Sequential:
     sizes = Llama(
         vocabulary=128_256, positions=131_072, dim=2048, heads=32, kv_heads=8, head_dim=64, blocks=16, ff=8192,
         theta=500_000.0, stretch=(32.0, 1.0, 4.0, 8192.0),
+    )  # fmt: skip
+    return sizes(shape, n_labels)
+
+
+def gemma_3_270m(shape: Shape, n_labels: int) -> nn.Sequential:
+    """Gemma 3 with 270 million parameters by its shapes alone, for timing: embedding, 18 blocks, head."""
+    sizes = Gemma(
+        vocabulary=262_144, positions=32_768, dim=640, heads=4, kv_heads=1, head_dim=256, blocks=18, ff=2048,
+        eps=1e-6, theta=1_000_000.0,
+    )  # fmt: skip
+    return sizes(shape, n_labels)
+
+
+def qwen_2_5_0_5b(shape: Shape, n_labels: int) -> nn.Sequential:
+    """Qwen 2.5 with half a billion parameters by its shapes alone, for timing: embedding, 24 blocks, head."""
+    sizes = Llama(
+        vocabulary=151_936, positions=32_768, dim=896, heads=14, kv_heads=2, head_dim=64, blocks=24, ff=4864,
+        eps=1e-6, theta=1_000_000.0, biased=True,
     )  # fmt: skip
     return sizes(shape, n_labels)

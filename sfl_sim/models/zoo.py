@@ -24,7 +24,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.installed import find
 from sfl_sim.models.densenet import densenet121, densenet161, densenet169
 from sfl_sim.models.hugging_face import HuggingFace
-from sfl_sim.models.language import gpt2, gpt_small, llama_3_2_1b
+from sfl_sim.models.language import gemma_3_270m, gpt2, gpt_small, llama_3_2_1b, qwen_2_5_0_5b
 from sfl_sim.models.layers import Shape, named
 from sfl_sim.models.libraries import LibraryModel
 from sfl_sim.models.lora import Lora
@@ -68,13 +68,15 @@ MODELS: dict[str, Builder] = {
     "gpt_small": gpt_small,
     "gpt2": gpt2,
     "llama_3_2_1b": llama_3_2_1b,
+    "qwen_2_5_0_5b": qwen_2_5_0_5b,
+    "gemma_3_270m": gemma_3_270m,
 }
-LANGUAGE = {"gpt_small", "gpt2", "llama_3_2_1b"}
+WEIGHTLESS = {"gpt2", "llama_3_2_1b", "qwen_2_5_0_5b", "gemma_3_270m"}
+"""Models that are known by their shapes alone."""
+LANGUAGE = {"gpt_small", *WEIGHTLESS}
 """Models that score the next token at every position."""
 DENSE = {"fcn_small"}
 """Models that score every pixel of an image."""
-WEIGHTLESS = {"gpt2", "llama_3_2_1b"}
-"""Models that are known by their shapes alone."""
 
 
 def network(

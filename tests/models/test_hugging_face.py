@@ -15,6 +15,7 @@ LLAMA = {
     "vocab_size": 29, "max_position_embeddings": 64, "hidden_size": 16, "num_attention_heads": 4,
     "num_key_value_heads": 2, "num_hidden_layers": 2, "intermediate_size": 20,
 }  # fmt: skip
+GEMMA = LLAMA | {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 64}
 STRETCHED = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
              "original_max_position_embeddings": 16}  # fmt: skip
 
@@ -24,9 +25,8 @@ def write(folder, kind, config):
     reason = "transformers is not installed: pip install '.[test]'"
     transformers = pytest.importorskip("transformers", reason=reason)
     torch.manual_seed(1)
-    config_of, model_of = (
-        getattr(transformers, f"{kind}{end}") for end in ("Config", "LMHeadModel" if kind == "GPT2" else "ForCausalLM")
-    )
+    config_of = getattr(transformers, f"{kind}{'Text' if kind == 'Gemma3' else ''}Config")
+    model_of = getattr(transformers, f"{kind}{'LMHeadModel' if kind == 'GPT2' else 'ForCausalLM'}")
     model = model_of(config_of(**config)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -41,6 +41,9 @@ def write(folder, kind, config):
         ("GPT2", GPT2),
         ("Llama", LLAMA),
         ("Llama", LLAMA | {"rope_parameters": STRETCHED, "tie_word_embeddings": True, "head_dim": 8}),
+        ("Qwen2", LLAMA),
+        ("Gemma3", GEMMA),
+        ("Gemma3", GEMMA | {"sliding_window": 3, "num_hidden_layers": 7}),
     ],
 )
 def test_logits_are_those_of_transformers(tmp_path, kind, config):
@@ -80,7 +83,7 @@ def test_a_config_alone_gives_prices_and_no_weights(tmp_path):
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"model_type": "bert"}, "is no such model (found 'bert'; allowed: gpt2, llama)"),
+        ({"model_type": "bert"}, "is no such model (found 'bert'; allowed: gpt2, llama, qwen2, gemma3_text)"),
         ({"activation_function": "relu"}, "has another activation_function (found 'relu'"),
         ({"model_type": ["gpt2"]}, "is no such model"),
         ({"n_embd": None}, "needs a size n_embd (found 'None'; allowed: 1 to 1000000000)"),
@@ -91,6 +94,15 @@ def test_a_config_alone_gives_prices_and_no_weights(tmp_path):
         (
             {"model_type": "llama", **LLAMA, "rms_norm_eps": 1e-5, "rope_scaling": {"rope_type": "yarn"}},
             "has rotary angles of another kind (found 'yarn'",
+        ),
+        ({"model_type": "qwen2", **LLAMA, "rms_norm_eps": 1e-6, "use_sliding_window": True}, "has another use_sliding"),
+        (
+            {"model_type": "gemma3_text", **GEMMA, "rms_norm_eps": 1e-6, "query_pre_attn_scalar": 9},
+            "has another scale of its scores (found 9.0; allowed: 8)",
+        ),
+        (
+            {"model_type": "gemma3_text", **GEMMA, "rms_norm_eps": 1e-6, "layer_types": ["full_attention"] * 2},
+            "has local blocks in another order",
         ),
     ],
 )

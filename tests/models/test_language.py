@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.models.language import Gpt2, Llama, gpt_small
+from sfl_sim.models.language import Gemma, Gpt2, Llama, gpt_small
 from sfl_sim.models.network import Network
 from sfl_sim.models.zoo import network
 from sfl_sim.training.memory import client_memory_bytes
 
 TINY = {
     "gpt2": Gpt2(11, positions=6, dim=8, heads=2, blocks=2, ff=12),
+    "gemma": Gemma(11, 64, dim=8, heads=4, kv_heads=2, head_dim=4, blocks=3, ff=12, window=3, full_every=3),
     "llama": Llama(11, 64, dim=8, heads=4, kv_heads=2, head_dim=4, blocks=2, ff=12, stretch=(2.0, 1.0, 4.0, 8.0)),
 }
 
@@ -30,6 +31,18 @@ TINY = {
             512,
             128_256,
             (262_668_288, 60_821_504, 1_235_814_400, 31_138_512_896, 1_073_741_824, 134_486_163_456),
+        ),
+        (
+            "qwen_2_5_0_5b",
+            512,
+            151_936,
+            (136_134_656, 14_912_384, 494_032_768, 7_633_633_280, 469_762_048, 69_700_943_872),
+        ),
+        (
+            "gemma_3_270m",
+            512,
+            262_144,
+            (167_772_160, 5_573_632, 268_098_176, 2_852_126_720, 536_870_912, 85_899_345_920),
         ),
     ],
 )
