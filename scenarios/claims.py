@@ -32,7 +32,9 @@ NUMBER = r"[+-]?\d+(?:\.\d+)?"
 INTERVAL = re.compile(rf"({NUMBER}) \[({NUMBER}), ({NUMBER})\](?: \((\d+)\))?")
 SIDES = re.compile(rf"({NUMBER}) ± ({NUMBER}) : ({NUMBER})(?: ± ({NUMBER}))?")
 REPEATED = re.compile(r"(.*) x(\d+)")
-TITLES = ("claim", "study", "regime", "the paper", "here", "verdict")
+TITLES = ("claim", "study", "regime", "the paper", "here", "differences", "verdict")
+WIDTH_PX, ROW_PX = 120, 9
+"""Width of the figure of a claim's differences, and the height of one of them."""
 
 
 def comparisons(claim: Mapping[str, Any]) -> list[Comparison]:
@@ -125,10 +127,39 @@ def table(claims: list[dict[str, Any]], studies: Mapping[str, Mapping[str, Any]]
         known = [pair for pair in claim.get("pairs", ()) if isinstance(pair, str) and INTERVAL.fullmatch(pair)]
         here = "; ".join([claim.get("ours", "–"), ", ".join(known)]) if known else claim.get("ours", "–")
         word, _, why = outcome(claim).partition(":")
-        told = f"**{word}**{':' * bool(why)}{why}"
-        cells = claim["claim"], f"`{name}`" if name else "–", about, claim.get("theirs", "–"), here, told
+        told = f'<span class="verdict {word.replace(" ", "-")}">**{word}**</span>{":" * bool(why)}{why}'
+        study_link = f"`{name}`" if name else "–"
+        cells = claim["claim"], study_link, about, claim.get("theirs", "–"), here, figure(claim), told
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def figure(claim: Mapping[str, Any]) -> str:
+    """Draw the 95 % intervals of the differences that are known, on one axis with 0, as SVG; a dash without any.
+
+    The paper's side is right of the line at 0, that of a tie between the two lines of its margin.
+    """
+    told = [each.left[1] for each in comparisons(claim)] if "pairs" in claim else []
+    known = [each for each in told if len(each) > 1 and np.isfinite(each).all()]
+    if not known:
+        return "–"
+    middles = np.array([each.mean() for each in known])
+    halves = np.array([each.std(ddof=1) / math.sqrt(len(each)) * t.ppf(0.975, len(each) - 1) for each in known])
+    margin = claim.get("margin") or 0.0
+    low, high = min(-margin, (middles - halves).min()), max(margin, (middles + halves).max())
+    scale = (WIDTH_PX - 8) / (high - low or 1.0)
+
+    def place(value: float) -> str:
+        return f"{4 + scale * (value - low):.1f}"
+
+    height = ROW_PX * len(known) + 2
+    edges = [-margin, margin] if claim.get("tie") else [0.0]
+    marks = [f'<path class="zero" d="M{place(edge)} 0V{height}"/>' for edge in edges]
+    for number, (middle, half) in enumerate(zip(middles, halves, strict=True)):
+        y = ROW_PX * number + ROW_PX // 2 + 1
+        marks.append(f'<path d="M{place(middle - half)} {y}H{place(middle + half)}"/>'
+                     f'<circle cx="{place(middle)}" cy="{y}" r="2.5"/>')  # fmt: skip
+    return f'<svg class="differences" width="{WIDTH_PX}" height="{height}" role="img">{"".join(marks)}</svg>'
 
 
 def _day(day: Any) -> str:

@@ -1,5 +1,6 @@
 """The claims of the results: decided by the rule, written to the pages, each with a study that is there."""
 
+import re
 from itertools import chain
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def test_a_tie_without_a_margin_is_never_decided():
 )
 def test_published_figures_decide_no_more_than_they_can_show(pairs, word):
     assert claims.outcome({"claim": "it", "seeds": 5, "pairs": pairs}).partition(":")[0] == word
+
+
+def test_a_figure_has_zero_and_each_known_difference_on_one_axis():
+    drawn = claims.figure({"claim": "it", "seeds": 5, "pairs": ["+2.0 [+1.0, +3.0]", "-2.0 [-3.0, -1.0]", "lost"]})
+    assert re.findall(r'circle cx="([\d.]+)"', drawn) == ["97.3", "22.7"]
+    assert 'class="zero" d="M60.0 ' in drawn
+    tie = claims.figure({"claim": "it", "seeds": 5, "pairs": ["+0.0 [-1.0, +1.0]"], "tie": True, "margin": 2.0})
+    assert tie.count('class="zero"') == 2
+    assert claims.figure({"claim": "it", "seeds": 5, "pairs": ["lost"]}) == "–"
 
 
 def test_a_mean_and_its_interval_are_five_differences_with_that_interval():
