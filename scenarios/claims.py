@@ -2,6 +2,7 @@
 
     python -m scenarios.claims            # writes the tables of docs/results/claims.md, and the counts of README.md
     python -m scenarios.claims changed    # lists the claims whose verdict was another one by the old rule
+    python -m scenarios.claims ship reports/forgetting_table1    # a run's figures by seed, for docs/results/data
 
 Where figures by seed are stored, they decide. Where they were lost, published means and 95 % intervals of the paired
 differences have all that a t-test needs; medians and standard deviations of both sides bound it: a mean lies within one
@@ -19,12 +20,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import yaml
 from scipy.stats import t
 
-from scenarios.trends import Comparison, decided, outlook, verdict
+from scenarios.trends import Comparison, Table, decided, outlook, paired, verdict
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
+DATA = RESULTS / "data"
+"""Figures of studies by variant and seed."""
+SHIPPED = ["name", "seed", "accuracy", "best_accuracy", "client_accuracy", "hybrid_accuracy", "device_accuracy",
+           "performance_gap", "accuracy_spread", "backward_transfer", "simulated_s", "bytes_up", "bytes_down",
+           "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]  # fmt: skip
+IN_POINTS = {"performance_gap", "accuracy_spread", "backward_transfer"}
+"""Figures besides accuracies that claims compare in points."""
 PAGES = RESULTS / "README.md", (RESULTS / "claims.yaml").with_suffix(".md")
 MARKED = re.compile(r"(<!-- claims: ([^\n]*) -->\n).*?(<!-- end -->)", re.DOTALL)
 WORDS = "reproduced", "refuted", "undecided", "not run"
@@ -41,7 +50,7 @@ def comparisons(claim: Mapping[str, Any]) -> list[Comparison]:
     """The comparisons of a claim, with differences of the mean and the interval that are known; else without any."""
     margin, one_sided = claim.get("margin"), "~>=" if "margin" in claim else ">"
     sign = "~" if claim.get("tie") else one_sided
-    return [_comparison(pair, sign, margin, claim["seeds"]) for pair in pairs(claim)]
+    return [_comparison(pair, sign, margin, claim) for pair in pairs(claim)]
 
 
 def pairs(claim: Mapping[str, Any]) -> Iterator[Any]:
@@ -51,8 +60,11 @@ def pairs(claim: Mapping[str, Any]) -> Iterator[Any]:
         yield from [repeated[1]] * int(repeated[2]) if repeated else [pair]
 
 
-def _comparison(pair: Any, sign: str, margin: float | None, seeds: int) -> Comparison:
-    if isinstance(pair, Mapping):
+def _comparison(pair: Any, sign: str, margin: float | None, claim: Mapping[str, Any]) -> Comparison:
+    seeds = claim.get("seeds", 0)
+    if isinstance(pair, Mapping) and "more" in pair:
+        pair = _by_seed(claim["study"], **pair)
+    elif isinstance(pair, Mapping):
         sign, margin, pair = pair["sign"], pair.get("margin"), pair["by seed"]
     if isinstance(pair, list):
         differences = np.array(pair, float)
@@ -68,6 +80,23 @@ def _comparison(pair: Any, sign: str, margin: float | None, seeds: int) -> Compa
         raise SystemExit(f"claims.yaml: {pair!r} is no pair; allowed: an interval, two sides, a list, excludes 0, "
                          "contains 0, missed, lost")  # fmt: skip
     return Comparison(("left", differences), sign, ("right", np.zeros(len(differences))), margin)
+
+
+def _by_seed(study: str, of: str, more: str, than: str) -> list[float]:
+    """Give the differences of a figure between two variants of a study, by seed."""
+    table = pd.read_csv(DATA / f"{study.replace('/', '_')}.csv").pivot(index="seed", columns="name", values=of)
+    scale = 100 if of in IN_POINTS or of.endswith("accuracy") else 1
+    return (scale * (table[more] - table[than])).tolist()
+
+
+def ship(folder: Path) -> Path:
+    """Write the figures of a run by variant and seed; gives the file."""
+    found = Table(folder).variants
+    target = DATA / f"{folder.name}.csv"
+    target.parent.mkdir(exist_ok=True)
+    kept = [column for column in SHIPPED if found[column].notna().any()]
+    found.sort_values(["name", "seed"])[kept].to_csv(target, index=False, float_format="%.6g", lineterminator="\n")
+    return target
 
 
 def _spread_out(mean: float, deviation: float, n: int) -> np.ndarray:
@@ -125,6 +154,7 @@ def table(claims: list[dict[str, Any]], studies: Mapping[str, Mapping[str, Any]]
         study = studies[name] if name else {}
         about = f"{study['regime']}; {_day(study['settings'])}, {_day(study['runs'])}" if study else "–"
         known = [pair for pair in claim.get("pairs", ()) if isinstance(pair, str) and INTERVAL.fullmatch(pair)]
+        known += [paired(each.left[1]).removeprefix(", paired ") for each, pair in _stored(claim)]
         here = "; ".join([claim.get("ours", "–"), ", ".join(known)]) if known else claim.get("ours", "–")
         word, _, why = outcome(claim).partition(":")
         told = f'<span class="verdict {word.replace(" ", "-")}">**{word}**</span>{":" * bool(why)}{why}'
@@ -160,6 +190,14 @@ def figure(claim: Mapping[str, Any]) -> str:
         marks.append(f'<path d="M{place(middle - half)} {y}H{place(middle + half)}"/>'
                      f'<circle cx="{place(middle)}" cy="{y}" r="2.5"/>')  # fmt: skip
     return f'<svg class="differences" width="{WIDTH_PX}" height="{height}" role="img">{"".join(marks)}</svg>'
+
+
+def _stored(claim: Mapping[str, Any]) -> list[tuple[Comparison, Any]]:
+    """The comparisons whose figures by seed are shipped."""
+    if "pairs" not in claim:
+        return []
+    both = zip(comparisons(claim), pairs(claim), strict=True)
+    return [(each, pair) for each, pair in both if isinstance(pair, Mapping) and "more" in pair]
 
 
 def _day(day: Any) -> str:
@@ -214,6 +252,8 @@ def changed() -> Iterator[str]:
 if __name__ == "__main__":
     if sys.argv[1:] == ["changed"]:
         print(*changed(), sep="\n")
+    elif sys.argv[1:2] == ["ship"]:
+        print(*(ship(Path(folder)) for folder in sys.argv[2:]), sep="\n")
     else:
         for file in PAGES:
             file.write_text(page(file.read_text(encoding="utf-8")), encoding="utf-8")
