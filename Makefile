@@ -43,6 +43,7 @@ bench:
 	python -m benchmarks.clock $(QUICK)
 ifndef QUICK
 	python -m benchmarks.cost_model
+	python -m benchmarks.own_networks
 	python -m benchmarks.backward
 endif
 

@@ -3,7 +3,7 @@
     python -m benchmarks.own_networks            from the rows in profiles/measurements/own_networks.csv
     python -m benchmarks.own_networks --measure  measures them anew here, in some minutes
 
-Eleven networks on images of 3x32x32 are measured whole and in parts at three cuts, forward passes and steps, with
+Eleven networks on images of 3x32x32 are measured whole and in parts at two cuts, forward passes and steps, with
 mini-batches of 1, 4 and 16. Three ways to predict: with `phones` and the machine's rate alone; with costs fitted to all
 other networks; with costs fitted to the network's own parts, the predicted part or the whole left out.
 """
@@ -45,7 +45,7 @@ def measured() -> None:
         network = parse({**values, "method": "fedavg"}).variants[0].scenario
         with tempfile.NamedTemporaryFile("w+", suffix=".csv") as file:
             n_layers = _n_layers(name)
-            cuts = sorted({max(1, n_layers // 4), n_layers // 2, max(1, 3 * n_layers // 4)} - {n_layers})
+            cuts = sorted({max(1, n_layers // 3), max(1, 2 * n_layers // 3)})
             measure(network, file, machine="vm", cuts=cuts, batches=BATCHES, device=torch.device("cpu"), notify=print)
             file.flush()
             tables.append(pd.read_csv(file.name, dtype=str))
@@ -85,7 +85,8 @@ def main():
     ways = {
         "costs fitted to the other networks": _calibrated(rows.reset_index(drop=True)),
         "costs fitted to its own parts": pd.concat(
-            [_calibrated(own.reset_index(drop=True)) for _, own in rows.groupby("network", sort=False)]
+            [_calibrated(own.reset_index(drop=True)) for _, own in rows.groupby("network", sort=False)],
+            ignore_index=True,
         ),
     }
     table = []
