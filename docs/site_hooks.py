@@ -52,6 +52,8 @@ EXAMPLES = {
     "clients.network.uplink_bps": 5e6,
     "clients.network.downlink_bps": [5e6, 1e7],
     "clients.network.shared.file": "edges.csv",
+    "clients.network.shared.capacity_bps.up": 2e6,
+    "clients.network.shared.capacity_bps.down": 1e7,
     "clients.power.uplink_w": 1.2,
     "clients.power.downlink_w": 0.9,
     "train.local_epochs.by": "device_speed",

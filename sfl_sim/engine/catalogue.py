@@ -23,6 +23,7 @@ from sfl_sim.scenario.schema import Schema
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.shipped import scenario_names
 from sfl_sim.system.cost import MACS
+from sfl_sim.system.network import trace_names
 from sfl_sim.system.profiles import available, find
 
 FILE = Path(__file__).with_suffix(".json")
@@ -114,7 +115,8 @@ def check_names(study: Study) -> None:
         with variant.places.locating():
             for key, kind in PROFILES.items():
                 if (profile := _value(scenario, key)) is not None and (kind, profile) != ("costs", MACS):
-                    find(kind, profile, key)
+                    for name in trace_names(profile) if kind == "network/traces" else [profile]:
+                        find(kind, name, key)
             _check("methods", "method.name", scenario.method.name, scenario.method.options)
             if not is_of_library(scenario.model.name):
                 _check("models", "model.name", scenario.model.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,23 +122,29 @@ def _patterns(trace: str | Sequence[str], n: int, deck: np.random.Generator) -> 
     Args:
         trace: a trace for all, one for each, or a folder from which each draws one.
     """
-    key = f"{KEY}.trace"
-    if isinstance(trace, str) and (folder := Path(trace).expanduser()).is_dir():
-        files = sorted(str(path) for path in folder.glob("*.csv") if not path.name.startswith("."))
-        if not files:
-            raise ScenarioError("no trace in this folder", key=key, found=trace, allowed="files that end with .csv")
-        dealt: list[int] = []
-        while len(dealt) < n:
-            dealt += deck.permutation(len(files)).tolist()
-        names = [files[number] for number in dealt[:n]]
-    elif isinstance(trace, str):
-        names = [trace] * n
-    else:
-        names = [*trace]
-        if len(names) != n:
-            raise ScenarioError("a list needs one entry per client", key=key, found=len(names), allowed=f"{n} entries")
+    names = trace_names(trace)
+    if not isinstance(trace, str) and len(names) != n:
+        problem = "a list needs one entry per client"
+        raise ScenarioError(problem, key=f"{KEY}.trace", found=len(names), allowed=f"{n} entries")
+    if isinstance(trace, str):
+        decks = range(-(-n // len(names))) if len(names) > 1 else ()
+        dealt = chain.from_iterable(deck.permutation(len(names)).tolist() for _ in decks)
+        names = [names[number] for number in islice(dealt, n)] or names * n
     read = {name: _read_trace(name) for name in dict.fromkeys(names)}
     return {direction: [read[name][direction] for name in names] for direction in DIRECTIONS}
+
+
+def trace_names(trace: str | Sequence[str]) -> list[str]:
+    """List the names of a trace, of a list of them, or of the files in a folder; not all need to be there."""
+    if not isinstance(trace, str):
+        return [*trace]
+    if not (folder := Path(trace).expanduser()).is_dir():
+        return [trace]
+    files = sorted(str(path) for path in folder.glob("*.csv") if not path.name.startswith("."))
+    if not files:
+        problem = "no trace in this folder"
+        raise ScenarioError(problem, key=f"{KEY}.trace", found=trace, allowed="files that end with .csv")
+    return files
 
 
 def scaled_trace(network: Network) -> ScenarioError | None:

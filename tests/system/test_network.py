@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp, spearmanr
 
+from sfl_sim.engine.catalogue import check_names
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
+from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.sections import Network
 from sfl_sim.system.links import RateTrace
 from sfl_sim.system.network import correlated, draw_links, scaled_trace
@@ -123,6 +125,11 @@ def test_each_client_may_have_a_trace_of_its_own_with_the_rates_that_it_has(tmp_
         ScenarioError, match=r"trace: a list needs one entry per client \(found 3; allowed: 4 entries\)"
     ):
         draw_links(4, stream(0, "links"), Network(profile=None, trace=files))
+    assert parse({"clients": {"count": 3, "network": {"profile": None, "trace": files}}})
+    for trace, problem in (([*files, "nothing.csv"], "found 'nothing.csv'"), (str(tmp_path / "no"), "no file")):
+        study = parse({"clients": {"count": 4, "network": {"profile": None, "trace": trace}}})
+        with pytest.raises(ScenarioError, match=problem):
+            check_names(study)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ScenarioError, match=r"trace: no trace in this folder"):
         draw_links(4, stream(0, "links"), Network(profile=None, trace=str(tmp_path / "empty")))
