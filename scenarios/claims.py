@@ -41,7 +41,7 @@ NUMBER = r"[+-]?\d+(?:\.\d+)?"
 INTERVAL = re.compile(rf"({NUMBER}) \[({NUMBER}), ({NUMBER})\](?: \((\d+)\))?")
 SIDES = re.compile(rf"({NUMBER}) ± ({NUMBER}) : ({NUMBER})(?: ± ({NUMBER}))?")
 REPEATED = re.compile(r"(.*) x(\d+)")
-TITLES = ("claim", "study", "regime", "the paper", "here", "differences", "verdict")
+TITLES = ("claim", "verdict", "differences", "the paper", "here", "study, regime")
 WIDTH_PX, ROW_PX = 120, 9
 """Width of the figure of a claim's differences, and the height of one of them."""
 
@@ -153,13 +153,10 @@ def table(claims: list[dict[str, Any]], studies: Mapping[str, Mapping[str, Any]]
         name = claim.get("study")
         study = studies[name] if name else {}
         about = f"{study['regime']}; {_day(study['settings'])}, {_day(study['runs'])}" if study else "–"
-        known = [pair for pair in claim.get("pairs", ()) if isinstance(pair, str) and INTERVAL.fullmatch(pair)]
-        known += [paired(each.left[1]).removeprefix(", paired ") for each, pair in _stored(claim)]
-        here = "; ".join([claim.get("ours", "–"), ", ".join(known)]) if known else claim.get("ours", "–")
         word, _, why = outcome(claim).partition(":")
         told = f'<span class="verdict {word.replace(" ", "-")}">**{word}**</span>{":" * bool(why)}{why}'
-        study_link = f"`{name}`" if name else "–"
-        cells = claim["claim"], study_link, about, claim.get("theirs", "–"), here, figure(claim), told
+        where = f"`{name}` {about}" if name else "–"
+        cells = claim["claim"], told, figure(claim), claim.get("theirs", "–"), claim.get("ours", "–"), where
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -167,7 +164,8 @@ def table(claims: list[dict[str, Any]], studies: Mapping[str, Mapping[str, Any]]
 def figure(claim: Mapping[str, Any]) -> str:
     """Draw the 95 % intervals of the differences that are known, on one axis with 0, as SVG; a dash without any.
 
-    The paper's side is right of the line at 0, that of a tie between the two lines of its margin.
+    The paper's side is right of the line at 0, that of a tie between the two lines of its margin. The title, which a
+    browser shows, has the numbers.
     """
     told = [each.left[1] for each in comparisons(claim)] if "pairs" in claim else []
     known = [each for each in told if len(each) > 1 and np.isfinite(each).all()]
@@ -189,15 +187,9 @@ def figure(claim: Mapping[str, Any]) -> str:
         y = ROW_PX * number + ROW_PX // 2 + 1
         marks.append(f'<path d="M{place(middle - half)} {y}H{place(middle + half)}"/>'
                      f'<circle cx="{place(middle)}" cy="{y}" r="2.5"/>')  # fmt: skip
-    return f'<svg class="differences" width="{WIDTH_PX}" height="{height}" role="img">{"".join(marks)}</svg>'
-
-
-def _stored(claim: Mapping[str, Any]) -> list[tuple[Comparison, Any]]:
-    """The comparisons whose figures by seed are shipped."""
-    if "pairs" not in claim:
-        return []
-    both = zip(comparisons(claim), pairs(claim), strict=True)
-    return [(each, pair) for each, pair in both if isinstance(pair, Mapping) and "more" in pair]
+    numbers = ", ".join(paired(each).removeprefix(", paired ") for each in known)
+    size = f'width="{WIDTH_PX}" height="{height}"'
+    return f'<svg class="differences" {size} role="img"><title>{numbers}</title>{"".join(marks)}</svg>'
 
 
 def _day(day: Any) -> str:
