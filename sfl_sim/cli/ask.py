@@ -221,10 +221,8 @@ def calibrate_devices(
         say(f"{device}: {rate / 1e9:.3g} GMAC/s, training factor {trains}")
     if found.own is None:
         say(f"costs of calls, moved data and weights: those of {cost}, since these rows tell none that predict better")
-    else:
-        costs = {"a call": found.own.calls, "a moved element": found.own.moved, "a weight": found.own.weights}
-        for what, macs in costs.items():
-            say(f"cost of {what}: {f'{macs:.3g} MACs' if macs else 'not told apart by these rows'}")
+    for what, macs in found.costs().items():
+        say(f"cost of {what}: {f'{macs:.3g} MACs' if macs else 'not told apart by these rows'}")
     networks, groups = found.rows["network"].nunique(), found.rows["group"].nunique()
     of = f"by network ({networks})" if networks > 1 else f"by part of the one network ({groups})"
     for kind, what in (("forward", "forward passes"), ("step", "training steps")):

@@ -55,6 +55,8 @@ class KoreaOptions(MethodOptions):
     """The proportion, or the first one."""
     p_min: Annotated[float, Field(ge=0, le=P_MAX), OnlyWith("proportion", "window_ratio")] = 0.01
     """Smallest proportion that follows the gradient norm; the largest is 0.5."""
+    one_per_label: Annotated[bool, Unless("proportion", "off")] = True
+    """Ask for one sample of each label at least, as the authors' code does, however small the proportion is."""
     refresh_features: Annotated[bool, Unless("proportion", "off")] = True
     """Let assistants answer anew in every local epoch; else once a round."""
     joint_forward: Annotated[bool, Unless("proportion", "off")] = True
@@ -89,6 +91,7 @@ class Korea(Method, survives=True):
     examples = (
         KoreaOptions(assistants="all", proportion="fixed", p0=0.5),
         KoreaOptions(assistants="all", p0=0.3),
+        KoreaOptions(assistants="all", p0=0.01, one_per_label=False),
         KoreaOptions(assistants="all", proportion="fixed", p0=0.5, patience_s=0.5),
         KoreaOptions(proportion="off"),
     )
@@ -190,7 +193,8 @@ class Korea(Method, survives=True):
         """q (L,): what a branch asks for that is going to be trained on client `c`, whose labels enter its history."""
         branch.history = branch.history.after(self.task.label_counts[c], self.options.decay)
         sv = branch.history.sv
-        return knowledge_request(sv, request_size(self.data.samples(c), self.p, len(sv)), self.options.rounding)
+        least = len(sv) if self.options.one_per_label else 0
+        return knowledge_request(sv, request_size(self.data.samples(c), self.p, least), self.options.rounding)
 
     def train(self, branch: Branch, c: int, round: int) -> Flow:
         """Train a branch on client `c` (1, 5, 6); gives the client's squared gradient norm, if that is asked for."""
@@ -319,9 +323,9 @@ class LabelHistory:
         return self.counts / self.weight if self.weight else self.counts
 
 
-def request_size(samples: int, p: float, n_labels: int) -> int:
-    """Q: the proportion p of a client's samples, but one for every label at least; nothing if p is zero."""
-    return 0 if not p else max(n_labels, int(samples * p * (1 + ROUNDING)))
+def request_size(samples: int, p: float, least: int) -> int:
+    """Q: the proportion p of a client's samples, `least` of them at least; nothing if p is zero."""
+    return 0 if not p else max(least, int(samples * p * (1 + ROUNDING)))
 
 
 def knowledge_request(sv: Floats, total: int, rounding: Rounding = "largest_remainder") -> Ints:

@@ -74,6 +74,14 @@ class Calibration:
     devices: pd.DataFrame
     rows: pd.DataFrame
 
+    def costs(self) -> dict[str, float]:
+        """Give the costs of one's own, by what costs, in MACs at the rates of `devices`; nothing without any."""
+        if self.own is None:
+            return {}
+        scale = REFERENCE_MACS / _reference_cost(self.cost, self.own)
+        told = {"a call": self.own.calls, "a moved element": self.own.moved, "a weight": self.own.weights}
+        return {what: scale * macs for what, macs in told.items()}
+
     def error(self, kind: str, column: str) -> FloatArray:
         """Return the relative errors of the predictions in `column` for measurements of a kind, as far as known."""
         rows = self.rows[self.rows["kind"] == kind]

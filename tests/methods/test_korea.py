@@ -47,6 +47,7 @@ def test_golden_scores_and_request():
     score = history(counts)
     assert score == pytest.approx([80 / 7, 10, 200 / 7, 0])
     assert request_size(50, 0.3, 4) == 15
+    assert [request_size(120, 0.01, least) for least in (10, 0)] == [10, 1], "with the floor, and without it"
     assert knowledge_request(score, 15).tolist() == [1, 2, 0, 12]
     assert knowledge_request(score, 15, "floor").sum() == 14
 

@@ -135,6 +135,13 @@ def test_costs_of_calls_moved_data_and_weights_are_found_where_rows_tell_them(tm
     assert abs(found.error("forward", "unseen_ms")).max() < 1e-3
 
 
+def test_costs_are_told_in_macs_at_the_rates_that_are_told(tmp_path: Path) -> None:
+    found = calibrate_devices(rows_of(tmp_path / "rows.csv", ALL, {"a": 1e9}), "macs")
+    (rate,) = found.devices["macs_per_s"]
+    in_s = {"a call": ALL.calls / 1e9, "a moved element": ALL.moved / 1e9, "a weight": ALL.weights / 1e9}
+    assert {what: macs / rate for what, macs in found.costs().items()} == pytest.approx(in_s, rel=1e-3)
+
+
 @pytest.mark.parametrize("costs", [Own(calls=3e6), Own(moved=20.0), Own(moved=20.0, weights=5.0)])
 def test_a_cost_that_is_none_is_not_found(costs: Own, tmp_path: Path) -> None:
     found = calibrate_devices(rows_of(tmp_path / "rows.csv", costs, {"a": 1e9}), "macs")

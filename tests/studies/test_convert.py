@@ -15,7 +15,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 from sfl_sim.scenario.optional_sections import Availability
 from sfl_sim.scenario.sections import Compute, Network
-from sfl_sim.studies.convert import convert
+from sfl_sim.studies.convert import FORMS, convert
 from sfl_sim.system.availability import draw_presence
 from sfl_sim.system.devices import draw_devices
 from sfl_sim.system.network import draw_links
@@ -175,6 +175,9 @@ def test_the_command_names_the_key_that_takes_what_it_wrote(
     assert capsys.readouterr().out == "clients.network.trace: traces\n"
     sfl_sim("convert", "pensieve", "logs/a", "--out", "one")
     assert capsys.readouterr().out == "clients.network.trace: one/a.csv\n"
+    sfl_sim("convert", "--help")
+    told = capsys.readouterr().out
+    assert all(form in told for form in FORMS)
     sfl_sim("convert", "pensive", "logs", code=2)
     assert "did you mean 'pensieve'?" in capsys.readouterr().err
     sfl_sim("convert", "pensieve", "nothing", code=2)
