@@ -62,10 +62,9 @@ def pairs(claim: Mapping[str, Any]) -> Iterator[Any]:
 
 def _comparison(pair: Any, sign: str, margin: float | None, claim: Mapping[str, Any]) -> Comparison:
     seeds = claim.get("seeds", 0)
-    if isinstance(pair, Mapping) and "more" in pair:
-        pair = _by_seed(claim["study"], **pair)
-    elif isinstance(pair, Mapping):
-        sign, margin, pair = pair["sign"], pair.get("margin"), pair["by seed"]
+    if isinstance(pair, Mapping):
+        sign, margin = pair.get("sign", sign), pair.get("margin", margin)
+        pair = pair["by seed"] if "by seed" in pair else _by_seed(claim["study"], pair)
     if isinstance(pair, list):
         differences = np.array(pair, float)
     elif found := INTERVAL.fullmatch(pair):
@@ -82,11 +81,12 @@ def _comparison(pair: Any, sign: str, margin: float | None, claim: Mapping[str, 
     return Comparison(("left", differences), sign, ("right", np.zeros(len(differences))), margin)
 
 
-def _by_seed(study: str, of: str, more: str, than: str) -> list[float]:
-    """Give the differences of a figure between two variants of a study, by seed."""
-    table = pd.read_csv(DATA / f"{study.replace('/', '_')}.csv").pivot(index="seed", columns="name", values=of)
-    scale = 100 if of in IN_POINTS or of.endswith("accuracy") else 1
-    return (scale * (table[more] - table[than])).tolist()
+def _by_seed(study: str, pair: Mapping[str, str]) -> list[float]:
+    """Give the differences of a figure between two variants of a study, or of two figures, by seed."""
+    table = pd.read_csv(DATA / f"{study.replace('/', '_')}.csv").set_index(["name", "seed"])
+    of, against = pair["of"], pair.get("against", pair["of"])
+    scale = 100 if of in IN_POINTS or of.endswith("accuracy") or of.startswith("place") else 1
+    return (scale * (table.loc[pair["more"], of] - table.loc[pair["than"], against])).tolist()
 
 
 def ship(folder: Path) -> Path:
@@ -95,6 +95,13 @@ def ship(folder: Path) -> Path:
     target = DATA / f"{folder.name}.csv"
     target.parent.mkdir(exist_ok=True)
     kept = [column for column in SHIPPED if found[column].notna().any()]
+    labels = pd.read_parquet(folder / "labels.parquet")
+    labels = labels[(labels["round"] > labels["round"].max() - 5) & (labels["position"] >= 0)]
+    if len(labels):  # accuracy by place in a cyclic order, median of the last five rounds
+        labels = labels.assign(position=labels["position"] + 1)
+        places = labels.pivot_table("accuracy", ["variant", "seed"], "position", "median").add_prefix("place_")
+        found = found.join(places, on=["name", "seed"])
+        kept += list(places.columns)
     found.sort_values(["name", "seed"])[kept].to_csv(target, index=False, float_format="%.6g", lineterminator="\n")
     return target
 
