@@ -91,7 +91,7 @@ class Korea(Method, survives=True):
     examples = (
         KoreaOptions(assistants="all", proportion="fixed", p0=0.5),
         KoreaOptions(assistants="all", p0=0.3),
-        KoreaOptions(assistants="all", p0=0.01, one_per_label=False),
+        KoreaOptions(assistants="all", p0=0.5, one_per_label=False),
         KoreaOptions(assistants="all", proportion="fixed", p0=0.5, patience_s=0.5),
         KoreaOptions(proportion="off"),
     )
