@@ -4,8 +4,8 @@
     python -m benchmarks.own_networks --measure  measures them anew here, in some minutes
 
 Eleven networks on images of 3x32x32 are measured whole and in parts at two cuts, forward passes and steps, with
-mini-batches of 1, 4 and 16. Three ways to predict: with `phones` and the machine's rate alone; with costs fitted to all
-other networks; with costs fitted to the network's own parts, the predicted part or the whole left out.
+mini-batches of 1, 4 and 16. Two ways to predict: with costs fitted to all other networks, and with costs fitted to the
+network's own parts, without the one that is predicted.
 """
 
 import argparse

@@ -19,6 +19,8 @@ from sfl_sim.studies.calibrate_devices import REFERENCE_MACS
 from sfl_sim.system.profiles import FloatArray
 
 KEY = "convert"
+MADE = "by sfl-sim convert"
+"""What the head of its tables says."""
 MAHIMAHI_BYTES, MAHIMAHI_BIN_S = 1504, 1.0
 """Bytes of a packet in Mahimahi's traces, and the seconds over which packets are averaged."""
 FCC_S = 5.0
@@ -67,10 +69,15 @@ def convert(form: str, files: Sequence[Path], out: Path) -> list[Found]:
         raise ScenarioError("two files would give a table of this name", key=KEY, found=doubled)
     if {(out / f"{name}.csv").resolve() for name in names} & {file.resolve() for file in files}:
         raise ScenarioError("would replace what is read", key="--out", found=str(out), allowed="another folder")
+    for target in (out / f"{name}.csv" for name in names):
+        if target.exists() and MADE not in target.read_text(encoding="utf-8", errors="replace")[:1000]:
+            raise ScenarioError(
+                "would replace a file of yours", key="--out", found=str(target), allowed="another folder"
+            )
     out.mkdir(parents=True, exist_ok=True)
     sources = ", ".join(in_one_line(path.name) for path in files[:3]) + (", ..." if len(files) > 3 else "")
     for each in found:
-        header = f"# source: {sources}\n# derived: by sfl-sim convert {form}: {FORMS[form].about}\n"
+        header = f"# source: {sources}\n# derived: {MADE} {form}: {FORMS[form].about}\n"
         write_file(out / f"{each.name}.csv", (header + each.rows.to_csv(index=False)).encode())
     return found
 
@@ -122,7 +129,7 @@ def read_mahimahi(up: Path, down: Path) -> Iterator[Found]:
 
 def read_fcc(*tables: Path) -> Iterator[Found]:
     """Read the FCC's raw tables of downloads (httpgetmt, webget) and uploads (httppostmt): a trace for each unit."""
-    by_direction: dict[str, dict[Any, FloatArray]] = {}
+    found: dict[str, list[pd.DataFrame]] = defaultdict(list)
     for table in tables:
         with table.open(encoding="utf-8") as file:
             has_names = "unit_id" in file.readline()
@@ -130,9 +137,13 @@ def read_fcc(*tables: Path) -> Iterator[Found]:
         rates = rows["bytes_sec"]
         if "bytes_sec_interval" in rows.columns:
             rates = rows["bytes_sec_interval"].where(rows["bytes_sec_interval"] > 0, rates)
-        direction = "up" if "post" in table.stem else "down"
-        by_unit = (8.0 * rates).groupby(rows["unit_id"])
-        by_direction[direction] = {unit: of_unit.to_numpy(float) for unit, of_unit in by_unit}
+        found["up" if "post" in table.stem else "down"].append(
+            pd.DataFrame({"unit": rows["unit_id"], "bps": 8.0 * rates})
+        )
+    by_direction: dict[str, dict[Any, FloatArray]] = {
+        direction: {unit: rates.to_numpy(float) for unit, rates in pd.concat(parts).groupby("unit")["bps"]}
+        for direction, parts in found.items()
+    }
     first, *_ = by_direction.values()
     ups, downs = by_direction.get("up", first), by_direction.get("down", first)
     for unit in sorted(ups.keys() & downs.keys()):

@@ -69,6 +69,12 @@ def test_the_fccs_raw_tables_give_a_trace_for_each_unit_with_and_without_names_o
     }
 
 
+def test_months_of_the_fccs_tables_follow_each_other(tmp_path: Path) -> None:
+    january, february = ("7,2020,t,a,5,1,1000\n" * 2, "7,2020,t,a,5,1,3000\n")
+    tables = made("fcc", tmp_path, curr_httpgetmt_01__csv=january, curr_httpgetmt_02__csv=february)
+    assert tables["unit_7"]["downlink_bps"].tolist() == [8000, 8000, 24000, 8000]
+
+
 def test_5g_logs_leave_rows_without_a_rate_out(tmp_path: Path) -> None:
     log = (
         "Timestamp,DL_bitrate,UL_bitrate,State\n2019.11.28_07.00.00,1000,50,D\n"
@@ -182,6 +188,12 @@ def test_the_command_names_the_key_that_takes_what_it_wrote(
     assert "did you mean 'pensieve'?" in capsys.readouterr().err
     sfl_sim("convert", "pensieve", "nothing", code=2)
     assert "convert: no such file (found 'nothing')" in capsys.readouterr().err
+    sfl_sim("convert", "pensieve", "logs", "--out", "traces")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.csv").write_text("mine")
+    capsys.readouterr()
+    sfl_sim("convert", "pensieve", "logs", "--out", "mine", code=2)
+    assert "would replace a file of yours (found 'mine/a.csv'" in capsys.readouterr().err
     (tmp_path / "a.csv").write_text("0 1\n1 2\n2 3\n")
     sfl_sim("convert", "pensieve", "a.csv", "--out", ".", code=2)
     assert "would replace what is read" in capsys.readouterr().err
