@@ -40,6 +40,13 @@ def history(counts, decay=0.5):
     return kept.sv
 
 
+@pytest.mark.parametrize(("one_per_label", "asks"), [(True, True), (False, False)])
+def test_a_small_proportion_asks_for_one_sample_of_each_label_only_if_that_is_the_least(one_per_label, asks):
+    options = {"proportion": "fixed", "p0": 0.01, "assistants": "all", "one_per_label": one_per_label}
+    method, *_ = simulate("korea", task([9] * 4, device=None), 1, options=options, clients=[0])
+    assert bool(method.lacking(method.branches[0], 1).sum()) == asks
+
+
 def test_golden_scores_and_request():
     counts = [(40, 10, 0, 0), (0, 30, 20, 0), (10, 0, 40, 0)]
     assert history(counts[:1]).tolist() == [40, 10, 0, 0]
