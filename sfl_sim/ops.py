@@ -80,6 +80,9 @@ class Value:
         step: mini-batch index within the round; -1 if none.
         maker: node that produced it; None before an operation does.
         content: content, filled by the executor; None in timing-only runs.
+
+    In a simulation the receiver holds the very value that was sent. Where nodes are processes, its sender packs it, and
+    the bytes of what is `packed` are `size_bytes`.
     """
 
     __slots__ = ("__weakref__", "content", "kind", "maker", "samples", "size_bytes", "step")
@@ -103,6 +106,20 @@ class Value:
         """Return the content, for steps. A value that makes its content only then (a mini-batch) overrides this."""
         return self.content
 
+    def packed(self) -> Any:
+        """Return what crosses a link: collections of tensors and bytes, by default what steps load."""
+        return self.load()
+
+    def envelope(self) -> Value:
+        """Return the value as its receiver knows it before it comes, whose `unpacked` then takes what is `packed`."""
+        envelope = Value(self.kind, self.size_bytes, self.samples, self.step)
+        envelope.maker = self.maker
+        return envelope
+
+    def unpacked(self, packed: Any) -> None:
+        """Take what has crossed the link as the content."""
+        self.content = packed
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.kind}, {self.size_bytes} B, {self.samples} samples, step {self.step})"
 
@@ -111,6 +128,10 @@ class State(Value):
     """Value that operations may change. Operations on states with the same `guard` run in the order of service."""
 
     __slots__ = ()
+
+    def envelope(self) -> State:
+        """Return a copy without content."""
+        raise NotImplementedError(f"{self!r} is not sent")
 
     @property
     def guard(self) -> State:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import ceil, inf
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ from sfl_sim.methods.wire import Wire
 from sfl_sim.models.lora import Lora
 from sfl_sim.models.network import Network
 from sfl_sim.models.on_nan import OnNan
-from sfl_sim.models.replica import Bundle, Replica
+from sfl_sim.models.replica import Beforehand
 from sfl_sim.ops import On, Value
 from sfl_sim.rng import stream
 from sfl_sim.scenario.sections import Clients, Server
@@ -44,8 +44,7 @@ from sfl_sim.system.presence import Presence
 from sfl_sim.training.alternatives import Alternatives, replicas_by_name
 from sfl_sim.training.batched import Batched
 from sfl_sim.training.codecs import Fp16, TopK
-from sfl_sim.training.coded import Coded, CodedGradient
-from sfl_sim.training.contents import dump, load
+from sfl_sim.training.contents import dump, load, packed_bytes
 from sfl_sim.training.deployed import through
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.optimisers import Sgd
@@ -366,28 +365,15 @@ class Weighing(Eager):
 
     def snapshot(self, payload: Value) -> Value:
         """Note, and send."""
-        sent: Value = super().snapshot(payload)
-        if isinstance(sent, Coded | CodedGradient):  # whose sizes are those of codes
-            return sent
-        content = _content(sent)
-        n_bytes = sum(ceil(one.numel() / 8) if one.dtype == torch.bool else one.nbytes for one in content)
-        self.messages.append((sent.kind, sent.size_bytes, n_bytes))
-        self.tensors.setdefault(sent.kind, []).extend(content)
-        return sent
-
-
-def _content(sent: Value) -> list[Tensor]:
-    """List the tensors of a message."""
-    if isinstance(sent, Bundle):
-        return [tensor for member in sent.members for tensor in _content(member)]
-    if isinstance(sent, Replica):
-        velocity = sent.part.views(sent.weights.flat) if sent.has_velocity else []
-        return [*(tensor for _, tensor in sent.weights.named_tensors()), *velocity]
-    return [leaf for leaf in tree_leaves(sent.load()) if isinstance(leaf, Tensor)]
+        packed = payload.packed()
+        self.messages.append((payload.kind, payload.size_bytes, packed_bytes(packed)))
+        leaves = tree_leaves(packed, is_leaf=lambda each: isinstance(each, Beforehand))
+        self.tensors.setdefault(payload.kind, []).extend(leaf for leaf in leaves if isinstance(leaf, Tensor))
+        return super().snapshot(payload)
 
 
 def check_bytes(case: Case, world: World = USUAL) -> None:
-    """Expect messages to be declared as large as their tensors, and `NUMBER_BYTES` at most for what is no tensor."""
+    """Expect messages to be as large as declared when they are packed, but for `NUMBER_BYTES` of what is no tensor."""
     weighing = Weighing()
     world.run(case, executor=weighing, build=batch_norm_net)
     wrong = {each for each in weighing.messages if not 0 <= each[1] - each[2] <= NUMBER_BYTES}

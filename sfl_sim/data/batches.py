@@ -83,10 +83,10 @@ class Images:
         return targets.masked_fill(targets == self.ignored, NO_LABEL if self.goal is Goal.PIXELS else NO_TOKEN)
 
 
-class _Epoch:
+class Epoch:
     """A client's samples in the order of one epoch: gathered once, then cut into slices without indexing."""
 
-    __slots__ = ("images", "order", "rng", "x", "y")
+    __slots__ = ("__weakref__", "images", "order", "rng", "x", "y")
 
     def __init__(self, images: Images, order: NDArray[np.int64], rng: np.random.Generator) -> None:
         self.images = images
@@ -96,6 +96,7 @@ class _Epoch:
         self.y: Tensor | None = None
 
     def slice(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Give some of the samples in this order, and their targets."""
         if self.x is None:
             index = to_device(torch.from_numpy(self.order), self.images.x.device)
             self.x, self.y = self.images.x[index], self.images.y[index]
@@ -106,7 +107,7 @@ class _Epoch:
         return self.images.prepare(x), self.images.targets(x, self.y[start:stop])
 
 
-_Piece = tuple[_Epoch, int, int]
+_Piece = tuple[Epoch, int, int]
 """Samples of an epoch, from the first number to the second in its order."""
 
 
@@ -236,7 +237,7 @@ class ClientData:
     ) -> Iterator[Batch]:
         """Yield the mini-batches of one epoch after another; `draws` names the streams of order and augmentation."""
         samples, drawn = self.samples(client), (*draws, round, batch_size)
-        epochs: dict[int, _Epoch] = {}
+        epochs: dict[int, Epoch] = {}
         for step, (start, stop) in enumerate(self._bounds(client, batch_size)):
             pieces = []
             if self.images:
@@ -262,10 +263,10 @@ class ClientData:
                 if stop - start == size or self.rest == "keep":
                     yield epoch * samples + start, epoch * samples + stop
 
-    def _epoch(self, client: int, round: int, number: int, draws: tuple[str, str]) -> _Epoch:
+    def _epoch(self, client: int, round: int, number: int, draws: tuple[str, str]) -> Epoch:
         assert self.images is not None
         ordering, augmenting = (stream(self.seed, draw, client, round, number) for draw in draws)
-        return _Epoch(self.images, ordering.permutation(self.shares[client]), augmenting)
+        return Epoch(self.images, ordering.permutation(self.shares[client]), augmenting)
 
     def batches(self, client: int, round: int, batch_size: int | None = None) -> Iterator[Batch]:
         """Yield the round's mini-batches one after another.
@@ -288,7 +289,7 @@ class ClientData:
         if self.images:
             order = stream(self.seed, draw, *ids).permutation(self.shares[client])
             order = order[_first_of_each(self.images.labels[order], counts)]
-            pieces = [(_Epoch(self.images, order, stream(self.seed, f"{draw}, augmented", *ids)), 0, n)]
+            pieces = [(Epoch(self.images, order, stream(self.seed, f"{draw}, augmented", *ids)), 0, n)]
         return Batch(client, samples=n, step=-1, pieces=pieces, drawn=(draw, *ids, *counts.tolist()))
 
     def steps(self, client: int, round: int, n: int, batch_size: int | None = None) -> Iterator[Batch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -314,6 +315,7 @@ def build_clock(
     *,
     workers: float | None = None,
     plans: Plans | None = None,
+    **settings: Any,
 ) -> Clock:
     """Build the clock of a scenario's server and a fleet.
 
@@ -321,6 +323,7 @@ def build_clock(
         counts: (C, L) number of training samples by client and label.
         workers: number of server workers; None: as in the scenario.
         plans: see `Clock`.
+        settings: others of the `EventClock` than the scenario's.
     """
     server = scenario.server
     order = find_order(server.order)
@@ -337,7 +340,7 @@ def build_clock(
         max_wait_s=float("inf") if server.max_wait_s is None else server.max_wait_s,
         seed=scenario.seed,
         include_model_exchange=server.include_model_exchange,
-        dropouts=_dropouts(scenario.clients, fleet),
+        **{"dropouts": _dropouts(scenario.clients, fleet), **settings},
     )
     return Clock(events, plans)
 

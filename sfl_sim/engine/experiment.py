@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.ops import On, State, Value
 from sfl_sim.scenario.sections import Scenario
+from sfl_sim.sim.operations import Executor
+from sfl_sim.system.presence import Presence
 from sfl_sim.training.alternatives import Model, replicas_by_name
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.hardware import check_compiler
@@ -42,6 +44,25 @@ from sfl_sim.training.replay import Replay
 from sfl_sim.training.utility import Utility
 
 
+@dataclass(frozen=True)
+class Elsewhere:
+    """Where steps run, if not in this process, and how long they take there.
+
+    Attributes:
+        executor: of the clock's operations.
+        presence: of the clients, which changes when one of them goes away.
+        clock: settings of the `EventClock`.
+        contents: for as long as it is entered, the contents of states are here, to be evaluated.
+        tables: what was measured.
+    """
+
+    executor: Executor
+    presence: Sequence[Presence]
+    clock: Mapping[str, Any]
+    contents: Callable[[], AbstractContextManager[None]]
+    tables: Callable[[], dict[str, pd.DataFrame]]
+
+
 class Experiment:
     """A variant with a seed, ready to run.
 
@@ -49,6 +70,7 @@ class Experiment:
         scenario: without grid; `repeats` is ignored.
         device: device on which steps run; None for a timing-only run.
         provenance: executor of a recorded run that is walked again without a device (`studies/retrace.py`).
+        elsewhere: where steps run; None: in this process.
 
     Attributes:
         setup: data, clients and system; `scenario`, `dataset`, `shares`, `counts` and `fleet` are its.
@@ -63,7 +85,13 @@ class Experiment:
     Raises ScenarioError if the scenario cannot be used, before any training.
     """
 
-    def __init__(self, scenario: Scenario, device: torch.device | None, provenance: Provenance | None = None) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        device: torch.device | None,
+        provenance: Provenance | None = None,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
         self.device = device
         check_can_train(scenario.model, device)
         self.setup = setup = setup_of(scenario, pixels=device is not None)
@@ -75,11 +103,14 @@ class Experiment:
         check_participation(scenario, method, len(setup.shares))
         metrics = own_metrics(scenario)
         self.stopping = Stopping(train) if train.stop or train.on_round_end else None
-        self.executor = provenance or build_executor(train, device)
+        self.elsewhere = elsewhere
+        self.executor: Executor = provenance or (elsewhere.executor if elsewhere else build_executor(train, device))
         self.memory: Replay | None = None
         if device is not None and isinstance(self.executor, Eager):
             self.memory = Replay(self.executor)
-        clock = build_clock(scenario, self.fleet, self.memory or self.executor, self.counts)
+        world = replace(self.fleet, presence=elsewhere.presence) if elsewhere else self.fleet
+        settings = elsewhere.clock if elsewhere else {}
+        clock = build_clock(scenario, world, self.memory or self.executor, self.counts, **settings)
         self.walk = Walk(setup, method, clock)
         if device is not None or provenance:
             self.walk.participation.utility_of = self._utility
@@ -124,7 +155,7 @@ class Experiment:
         snapshots = self._snapshots(n_known)
         for walked in self.walk.rounds():
             stored = resume.rounds[walked.number - 1] if resume and walked.number <= n_known else None
-            with self._whole_or_not_at_all():
+            with self._whole_or_not_at_all(), self.elsewhere.contents() if self.elsewhere else nullcontext():
                 round = self._round(walked, stored, snapshots.take() if snapshots else None)
                 if resume:
                     resume.check(walked.number, self.timeline_digest)
@@ -229,7 +260,7 @@ class Experiment:
 
     def histories(self) -> dict[str, pd.DataFrame]:
         """Give the tables of the whole run so far by name: reads of flows, presence and losses of clients."""
-        tables = self.walk.participation.tables()
+        tables = self.walk.participation.tables() | (self.elsewhere.tables() if self.elsewhere else {})
         if self._reads:
             tables["reads"] = pd.DataFrame(self._reads)
         return tables
@@ -256,8 +287,7 @@ class Experiment:
     @property
     def on_nan(self) -> OnNan:
         """Rule of a training run for losses that are not finite."""
-        assert isinstance(self.executor, Eager)
-        return self.executor.on_nan
+        return self.executor.on_nan if isinstance(self.executor, Eager) else OnNan()
 
     @property
     def graphs(self) -> Graphs:

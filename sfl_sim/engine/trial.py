@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -26,6 +26,7 @@ from sfl_sim.metrics.costs import absence_costs
 from sfl_sim.metrics.exit_metrics import HEADLINE
 from sfl_sim.scenario.data import RhoOod
 from sfl_sim.scenario.load import Variant
+from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import Checkpoints, Failure, TrialWriter, clear, rounds_of, write_failure, writing
 from sfl_sim.store.columns import BREAKDOWN
 from sfl_sim.training.hardware import keep_freed_memory, pick_device, threads_for
@@ -49,7 +50,7 @@ class Settings:
         resume: keep the trials that an interrupted run of the same scenario has finished, and go on with others from
             their last checkpoint.
         reuse: take the trials that other runs in reports/, or beside this one, have finished.
-        backend: `local`, or `ray` for the nodes of a Ray cluster.
+        backend: `local`, or `ray` for the nodes of a Ray cluster; `live` if every node of the system is a process.
         address: of the cluster: `auto` or `ray://...`; None starts Ray on this machine.
         checkpoint_jobs: store a checkpoint after so many operations at the server, too; None: at ends of rounds alone.
 
@@ -76,15 +77,26 @@ class Settings:
     @property
     def meaning(self) -> str:
         """The settings that decide the bits of a result, as text."""
-        return "timing" if self.timing_only else f"{pick_device(self.device).type}-{self.threads}-threads"
+        if self.timing_only:
+            return "timing"
+        live = "live-" if self.backend == "live" else ""
+        return f"{live}{pick_device(self.device).type}-{self.threads}-threads"
 
 
 MAX_ERROR = 500
 """Maximum of characters of an error in one line; the traceback has all of it."""
 
 
-def attempt(number: int, variant: Variant, place: Path, settings: Settings, notify: Notify) -> None:
+Make = Callable[[Scenario, torch.device | None], Experiment]
+
+
+def attempt(
+    number: int, variant: Variant, place: Path, settings: Settings, notify: Notify, make: Make = Experiment
+) -> None:
     """Run one variant with one seed into the folder `place`; if it fails, its folder says why, and others can go on.
+
+    Args:
+        make: makes the experiment.
 
     Raises OutputError if the folder cannot be written any more; what it contains stays.
     """
@@ -93,7 +105,7 @@ def attempt(number: int, variant: Variant, place: Path, settings: Settings, noti
     clear(place)
     try:
         with writing(place.parents[1]):
-            _Trial(number, variant, place, settings=settings, notify=notify).run()
+            _Trial(number, variant, place, settings=settings, notify=notify, make=make).run()
     except OutputError:
         raise
     except Exception as error:
@@ -112,7 +124,10 @@ def failure_of(variant: Variant, error: BaseException, round: int | None = None)
 class _Trial:
     """One variant with one seed that runs into its folder `place`."""
 
-    def __init__(self, number: int, variant: Variant, place: Path, *, settings: Settings, notify: Notify) -> None:
+    def __init__(
+        self, number: int, variant: Variant, place: Path, *, settings: Settings, notify: Notify, make: Make
+    ) -> None:
+        self.make = make
         self.number = number
         self.variant = variant
         self.place = place
@@ -165,7 +180,7 @@ class _Trial:
     def _experiment(self) -> Experiment:
         """Make the experiment, and get this process ready to compute it."""
         settings, scenario = self.settings, self.variant.scenario
-        experiment = Experiment(scenario, None if settings.timing_only else pick_device(settings.device))
+        experiment = self.make(scenario, None if settings.timing_only else pick_device(settings.device))
         if unheld := experiment.setup.unheld_labels:
             self.warn(f"no client holds a sample of {', '.join(unheld)}")
         keep_freed_memory()

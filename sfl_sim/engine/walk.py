@@ -15,7 +15,6 @@ from sfl_sim.ops import Flow
 from sfl_sim.sim.array_clock import Turns
 from sfl_sim.sim.clock import Clock
 from sfl_sim.sim.trace import NotPlannable
-from sfl_sim.training.timing import Timing
 
 DIFFERENT = "rounds of the same clients may differ"
 SETUP, FINISH = "setup", "finish"
@@ -59,7 +58,7 @@ class Walk:
             find_choice(clients.choice),
             self._expected_s,
             setup.scenario.seed,
-            is_tracked=clients.availability is not None or clients.overcommit > 0,
+            is_tracked=clients.availability is not None or clock.events.dropouts.are_ever_possible,
         )
         self.on_begin: list[Callable[[int, Sequence[int]], object]] = []
         self._chosen: dict[int, Sequence[int]] = {}
@@ -144,7 +143,7 @@ class Walk:
             what: a name for it; equal for flows with the same operations.
         """
         clock, is_aside = self.clock, what in (SETUP, FINISH)
-        if not isinstance(clock.events.executor, Timing):
+        if clock.events.executor.computes:
             clock.refuse("steps that train run in its order")
         elif not self._is_regular:
             clock.refuse(DIFFERENT)

@@ -144,17 +144,18 @@ def _merged(smashed: Sequence[Value]) -> Value:
 class Dispatched(Value):
     """Rows of G of one client, times sum_j b_j / b_c: the gradients of the mean loss over its own samples."""
 
-    __slots__ = ("_rows", "_scale")
+    __slots__ = ("_rows", "_scale", "made_of")
 
     def __init__(self, merged: Value, first: int, samples: int) -> None:
         size_bytes = merged.size_bytes // merged.samples * samples
         super().__init__(merged.kind, size_bytes, samples, merged.step, merged.content)
+        self.made_of = [merged]
         self._rows = slice(first, first + samples)
         self._scale = merged.samples / samples
 
     def load(self) -> Tensor | None:
         """The rows (n, ...), scaled; None if clients need no gradient, since all their layers are frozen."""
-        rows: Tensor | None = self.content
+        rows: Tensor | None = self.made_of[0].load()
         return None if rows is None else rows[self._rows] * self._scale
 
 

@@ -46,7 +46,7 @@ class Wire:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self._bases: WeakKeyDictionary[State, Replica | Bundle] = WeakKeyDictionary()
+        self._bases: WeakKeyDictionary[State, tuple[Replica | Bundle, Replica | Bundle]] = WeakKeyDictionary()
         self._errors: dict[int, State] = {}
         self._sent: dict[int, State] = {}
         self._first_round: dict[int, int] = {}
@@ -103,12 +103,12 @@ class Wire:
         return CodedGradient(gradient, through, shape, part.wire_dtype, codec, (self.seed, "codec of gradients", *ids))
 
     def fetch(self, model: Replica | Joined | Bundle, c: int) -> Flow:
-        """Send a model to client `c`, which remembers it if it will send an update; gives the client's copy."""
+        """Send a model to client `c`; gives the client's copy. Both remember it, if the client will send an update."""
         copy = yield send(model, AGGREGATOR, c)
         if isinstance(copy, Replica):  # joined adapters of all come down, and its own go up
             copy.size_bytes = model_bytes(copy.part, copy.has_velocity)
         if self.update:
-            self._bases[copy] = yield send(copy, c, c)
+            self._bases[copy] = (yield send(copy, c, c)), (yield send(model, AGGREGATOR, AGGREGATOR))
         return copy
 
     def deliver(self, model: Replica | Bundle, c: int, round: int) -> Flow:
@@ -116,7 +116,7 @@ class Wire:
         if not self.update:
             return (yield send(model, c, AGGREGATOR))
         error = self._errors.setdefault(c, State("error")) if self.error_feedback else None
-        update = Update(model, self._bases[model], self.update, (self.seed, "codec of updates", c, round), error)
+        update = Update(model, *self._bases[model], self.update, (self.seed, "codec of updates", c, round), error)
         arrived = yield send(update, c, AGGREGATOR)
         if error:
             yield on(c, KeepError(), error, update)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -162,6 +163,23 @@ class Part:
         start = self.flat_length(shapes[:first])
         return slice(start, start + self.flat_length(shapes[first : first + len(wanted)]))
 
+    def without_gaps(self, flat: Tensor, shapes: Sequence[torch.Size]) -> Tensor:
+        """Return the elements of a flat vector that belong to tensors of these shapes."""
+        places = zip(self._starts(shapes), shapes, strict=False)
+        pieces = [flat[start : start + math.prod(shape)] for start, shape in places]
+        return torch.cat(pieces) if pieces else flat
+
+    def with_gaps(self, dense: Tensor, shapes: Sequence[torch.Size]) -> Tensor:
+        """Return the flat vector of which `without_gaps` has left the elements."""
+        flat = dense.new_zeros(self.flat_length(shapes))
+        pieces = torch.split(dense, [math.prod(shape) for shape in shapes]) if shapes else []
+        for start, piece in zip(self._starts(shapes), pieces, strict=False):
+            flat[start : start + len(piece)] = piece
+        return flat
+
+    def _starts(self, shapes: Sequence[torch.Size]) -> Iterator[int]:
+        return accumulate((_aligned(shape, self.dtype) for shape in shapes), initial=0)
+
     def views(self, flat: Tensor) -> list[Tensor]:
         """Return the parameters as views of the flat vector (P,), 4-d ones channels_last if the network is."""
         return _views(flat, self.shapes, self.channels_last)
@@ -199,6 +217,14 @@ class Part:
             return run(x)
         with torch.autocast(x.device.type, self.forward_settings.autocast):
             return run(x).to(self.wire_dtype)  # autocast leaves some operations in the weights' type
+
+    def empty_skeleton(self) -> None:
+        """Take the weights of the last call out of the skeleton, and leave their shapes."""
+        for slots in (self._slots, self._frozen_slots, self._buffer_slots):
+            for place, name in slots:
+                lent = place[name]
+                assert lent is not None
+                place[name] = torch.empty(lent.shape, dtype=lent.dtype, device="meta")
 
     def loss(self, outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
         """Compute the loss of the network's outputs (n, ...), in the type of the weights; every step asks here."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,20 @@ from sfl_sim.ops import State
 def model_bytes(part: Part, has_velocity: bool) -> int:
     """Return the bytes of a model in a message: parameters, buffers, and with a velocity the parameters once more."""
     return part.size_bytes + (part.n_parameters * part.dtype.itemsize if has_velocity else 0)
+
+
+class Beforehand(NamedTuple):
+    """What a model's receiver knows without a message, or is told with it, and no price counts.
+
+    Attributes:
+        frozen: parameters that all copies share.
+        draws: as `Weights.draws`.
+        has_momentum: False if no step has been taken yet, so that the velocity is zero.
+    """
+
+    frozen: tuple[Tensor, ...]
+    draws: tuple[int, int]
+    has_momentum: bool
 
 
 class Replica(State):
@@ -57,6 +71,30 @@ class Replica(State):
         copy = self.empty()
         copy.content = self.content and self.content.copy(self.has_velocity)
         return copy
+
+    def packed(self) -> Any:
+        """Return parameters and buffers without gaps, the velocity if it travels, and what is known beforehand."""
+        weights, part = self.weights, self.part
+        velocity = weights.flat.new_zeros(len(weights.flat)) if weights.momentum is None else weights.momentum
+        return (
+            part.without_gaps(weights.flat, part.shapes),
+            part.without_gaps(weights.buffers, part.buffer_shapes),
+            part.without_gaps(velocity, part.shapes) if self.has_velocity else None,
+            Beforehand(weights.frozen, weights.draws, weights.momentum is not None),
+        )
+
+    def envelope(self) -> Replica:
+        """Return a copy without weights."""
+        return self.empty()
+
+    def unpacked(self, packed: Any) -> None:
+        """Make the weights of a copy."""
+        parameters, buffers, velocity, known = packed
+        flat, part = self.part.with_gaps(parameters, self.part.shapes), self.part
+        self.content = Weights(part, flat, part.with_gaps(buffers, part.buffer_shapes), known.frozen)
+        self.content.draws = known.draws
+        if self.has_velocity and known.has_momentum:
+            self.content.momentum = part.with_gaps(velocity, part.shapes)
 
     @classmethod
     def averaged(cls, replicas: Sequence[Replica], shares: Sequence[float]) -> Replica:
@@ -106,6 +144,14 @@ class Joined(State):
         copy.content = weights
         return copy
 
+    def packed(self) -> Any:
+        """Return what its copy has."""
+        return self.snapshot().packed()
+
+    def envelope(self) -> Replica:
+        """Return a copy without weights."""
+        return self.empty()
+
 
 class Bundle(State):
     """Replicas that are copied and sent as one but used apart, such as a front end and its exit; its copy is a bundle.
@@ -130,6 +176,19 @@ class Bundle(State):
     def snapshot(self) -> Bundle:
         """Copies of the members, each one replica."""
         return Bundle([member.snapshot() for member in self.members])
+
+    def packed(self) -> Any:
+        """Return what each member packs."""
+        return [member.packed() for member in self.members]
+
+    def envelope(self) -> Bundle:
+        """Return copies of the members without weights."""
+        return Bundle([member.envelope() for member in self.members])
+
+    def unpacked(self, packed: Any) -> None:
+        """Make the members' weights."""
+        for member, content in zip(self.members, packed, strict=True):
+            member.unpacked(content)
 
     @property
     def replicas(self) -> list[Replica]:

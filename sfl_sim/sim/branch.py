@@ -36,13 +36,14 @@ class Branch(simpy.Event):
         link: that it takes, if it sends.
         requested_s, started_s, lasts_s, lost_s: of the operation: its request, its start, its duration, and the instant
             at which it is lost.
+        ended_s: end of the operation, where that was told and is not now.
         branches, n_left, n_wanted: those of the `par` under way, the number of them that have not ended, and of those
             for which it still waits.
     """
 
     __slots__ = (
-        "branches", "callbacks", "flow", "is_over", "lasts_s", "link", "lost_s", "macs", "n_left", "n_wanted", "op",
-        "parent", "requested_s", "result", "started_s", "value",
+        "branches", "callbacks", "ended_s", "flow", "is_over", "lasts_s", "link", "lost_s", "macs", "n_left",
+        "n_wanted", "op", "parent", "requested_s", "result", "started_s", "value",
     )  # fmt: skip
     _ok = True
     _value = None
@@ -56,6 +57,7 @@ class Branch(simpy.Event):
     started_s: float
     lasts_s: float
     lost_s: float
+    ended_s: float
     branches: list[Branch]
     n_left: int
     n_wanted: float

@@ -40,6 +40,8 @@ class EventClock:
         order: makes each round's order policy for states that a flow `expect`s jobs on.
         workers: number of server workers.
         station: makes the server of an event loop and of so many workers: for training, or a `ServingStation`.
+        environment: makes an event loop that begins at an instant; another one than SimPy's may keep another time.
+        operations: makes what carries operations out in it.
         burst: consecutive jobs of a chosen client.
         labels: the clients' dominant labels, for orders that ask.
         max_wait_s: how long the server is held for a job, for orders that ask.
@@ -60,6 +62,8 @@ class EventClock:
         *,
         workers: float = 1,
         station: Callable[[simpy.Environment, float], Station | ServingStation] = Station,
+        environment: Callable[[float], simpy.Environment] = simpy.Environment,
+        operations: Callable[..., Operations] = Operations,
         burst: float = 1,
         labels: Sequence[int] = LABELS_OF_THEIR_OWN,
         max_wait_s: float = inf,
@@ -73,6 +77,8 @@ class EventClock:
         self.order = order
         self.workers = workers
         self.station = station
+        self.environment = environment
+        self.operations = operations
         self.burst = burst
         self.labels = labels
         self.max_wait_s = max_wait_s
@@ -89,10 +95,10 @@ class EventClock:
 
     def _begin(self, now_s: float) -> None:
         """Make a new event loop: between two rounds no flow waits, and devices and links are free."""
-        self.env = simpy.Environment(now_s)
+        self.env = self.environment(now_s)
         self._servers: dict[ServerNode, Station | ServingStation] = {SERVER: self.station(self.env, self.workers)}
         self._awaiting = Events(self.env, self._go_on)
-        self._operations = Operations(
+        self._operations = self.operations(
             self.env, self.executor, self.prices, self.resources,
             servers=self._servers, records=self.records, after_job=self.after_job, go_on=self._go_on,
         )  # fmt: skip
@@ -102,7 +108,7 @@ class EventClock:
             Par: self._par,
             Start: self._start,
             Present: self._present,
-            Read: self._read,
+            Read: self._operations.read,
             Expect: self._expect,
             Occur: self._awaiting.occur,
             Wait: self._awaiting.wait,
@@ -305,12 +311,6 @@ class EventClock:
         branch.callbacks = [lambda _: self._go_on(branch, self._present(branch, op))]
         self.env.schedule(branch, NORMAL, again_s - now_s)
         return WAITS
-
-    def _read(self, _: Branch, op: Read) -> float | None:
-        number = self.executor.read(op.value)
-        if number is not None:
-            self.records.reads.append(number)
-        return number
 
     def _expect(self, _: Branch, op: Expect) -> None:
         self._servers[SERVER].rank(op.state.guard, *self.policy(op.jobs, self._operations.round))

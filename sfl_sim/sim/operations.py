@@ -11,7 +11,7 @@ import simpy
 from simpy.events import NORMAL
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.ops import AGGREGATOR, Lost, On, Send, ServerNode, Value
+from sfl_sim.ops import AGGREGATOR, Lost, On, Read, Send, ServerNode, Value
 from sfl_sim.sim.branch import WAITS, Branch, Callbacks
 from sfl_sim.sim.client_resources import ClientResources
 from sfl_sim.sim.dropouts import Dropout
@@ -29,7 +29,17 @@ MAX_LOSSES, MAX_LOSSES_A_CLIENT = 10_000, 100
 
 
 class Executor(Protocol):
-    """Carries operations out; called in simulated-time order."""
+    """Carries operations out; called in simulated-time order.
+
+    Attributes:
+        computes: False if it runs no step, so that nothing depends on the order of its calls.
+    """
+
+    computes: bool
+
+    @property
+    def name(self) -> str:
+        """Name of the way in which it does."""
 
     def run(self, op: On) -> Any:
         """Give the content of the operation's result."""
@@ -144,7 +154,7 @@ class Operations:
     def _step(self, branch: Branch, client: int, place: str) -> Row:
         """Make the row of a step that has ended now, on a client's device or as its job at a server."""
         return (place.encode(), branch.op.step.name.encode(), self.round, branch.result.step, client,
-                branch.requested_s, branch.started_s, self.env.now, branch.macs, 0)  # fmt: skip
+                branch.requested_s, branch.started_s, self.ended_s(branch), branch.macs, 0)  # fmt: skip
 
     def _lose_step(self, branch: Branch, lost_s: float) -> Lost:
         client = branch.op.node
@@ -235,7 +245,18 @@ class Operations:
         """Make the row of a message that has ended now."""
         payload, link = branch.result, branch.link
         return (link.place.encode(), payload.kind.encode(), self.round, payload.step, link.client,
-                branch.requested_s, branch.started_s, self.env.now, 0.0, int(moved_bytes))  # fmt: skip
+                branch.requested_s, branch.started_s, self.ended_s(branch), 0.0, int(moved_bytes))  # fmt: skip
+
+    def ended_s(self, branch: Branch) -> float:
+        """Give the instant at which the operation of a branch, or what is left of it, has ended: now."""
+        return self.env.now
+
+    def read(self, _: Branch, op: Read) -> Any:
+        """Give the number in a value, which is recorded."""
+        number = self.executor.read(op.value)
+        if number is not None:
+            self.records.reads.append(number)
+        return number
 
     def _lose_moved(self, branch: Branch, lost_s: float) -> Lost:
         size_bytes = branch.result.size_bytes

@@ -24,7 +24,8 @@ class Job(simpy.Event):
     Attributes:
         client: the client; -1 if no client brings it.
         state: what it changes.
-        arrived_s, service_s, started_s: its arrival, the duration of its service, and the start of that.
+        arrived_s, service_s, started_s: its arrival, the duration of its service, and the start of that. A job of
+            infinite duration ends when its customer schedules it.
         customer: has methods `begin`, `served` and `lost`, each called with the job.
         branch: whose operation it is.
     """
@@ -220,9 +221,10 @@ class Station:
             del self._waiting[job.client]
         self.free -= 1
         job.started_s = self.env.now
-        job.customer.begin(job)
         job.callbacks = self._ended
-        self.env.schedule(job, NORMAL, job.service_s)
+        job.customer.begin(job)
+        if job.service_s < inf:
+            self.env.schedule(job, NORMAL, job.service_s)
 
     def _release(self, job: Job) -> None:
         self._admit(self.env.now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from sfl_sim.engine.setup import forget, setup_of
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
-from sfl_sim.scenario.load import Study, digest
+from sfl_sim.scenario.load import Study, Variant, digest
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import RunFolder, Wanted, damaged, keys_of, read_manifest, runs_beside, take
 from sfl_sim.studies.bottlenecks import speedups
@@ -100,14 +100,20 @@ def _why_workers_are_idle(scenario: Scenario, method: Method) -> str | None:
     )
 
 
-def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify) -> Outcome:
+RunTrials = Callable[[Mapping[int, Variant], RunFolder, Settings, Notify], None]
+
+
+def run_study(
+    study: Study, out: Path | None, settings: Settings, notify: Notify, trials: RunTrials = run_trials
+) -> Outcome:
     """Run all trials of `study` into the folder `out` (default: `reports/<name>`, or the next free number).
 
-    An interrupted or failed study keeps the rounds that were finished. Raises ScenarioError for bad input before any
-    training, and TrialsFailed after the finished trials have been published.
+    An interrupted or failed study keeps the rounds that were finished. `trials` runs those with these numbers. Raises
+    ScenarioError for bad input before any training, and TrialsFailed after the finished trials have been published.
     """
     device = pick_device(settings.device)
-    check_backend(settings)
+    if trials is run_trials:
+        check_backend(settings)
     check_checkpoints(study, settings)
     if settings.timing_only:
         for variant in study.variants:
@@ -140,17 +146,16 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
             notify(Warned(None, "report.leakage: nothing is trained, so nothing is attacked"))
         for number, names in folder.damaged.items():
             notify(Warned(number, f"it is run again, since {', '.join(names)} is not what was written"))
-        trials = enumerate(zip(study.variants, keys, strict=True))
         kept = {
             n: place
-            for n, (v, key) in trials
+            for n, (v, key) in enumerate(zip(study.variants, keys, strict=True))
             if folder.finished(n, {"name": v.name, "key": key}, v.scenario.train.rounds)
         }
         if settings.reuse:
             kept |= _taken(study, keys, folder, without=kept)
         for number, run in kept.items():
             notify(Reused(number, run))
-        run_trials({n: v for n, v in enumerate(study.variants) if n not in kept}, folder, settings, notify)
+        trials({n: v for n, v in enumerate(study.variants) if n not in kept}, folder, settings, notify)
         if failures := folder.failures():
             error = TrialsFailed(list(failures), len(study.variants))
             for traceback in failures.values():

@@ -67,6 +67,51 @@ class Coded(Value):
         ]
         return decoded[0] if isinstance(content, Tensor) else (*decoded, *content[len(decoded) :])
 
+    def packed(self) -> Any:
+        """Give the bytes of the codes, the layout of each tensor in memory, and what is not coded."""
+        content = self.made_of[0].load()
+        tensors = [content] if isinstance(content, Tensor) else content[: len(self.shapes)]
+        codes = [self.codec.pack(self.code(place), shape, self.dtype) for place, shape in enumerate(self.shapes)]
+        rest = None if isinstance(content, Tensor) else content[len(self.shapes) :]
+        return codes, [tensor.stride() for tensor in tensors], rest
+
+    def envelope(self) -> Decoded:
+        """Give what its receiver makes of it."""
+        return Decoded(self)
+
+
+class Decoded(Value):
+    """A coded message at its receiver, who has the codes alone.
+
+    Args:
+        message: as its sender has it.
+    """
+
+    __slots__ = ("_codes", "codec", "dtype", "shapes")
+
+    def __init__(self, message: Coded) -> None:
+        super().__init__(message.kind, message.size_bytes, message.samples, message.step)
+        self.maker = message.maker
+        self.codec = message.codec
+        self.shapes = message.shapes
+        self.dtype = message.dtype
+        self._codes: list[Code] = []
+
+    def code(self, place: int) -> Code:
+        """Give the code of the tensor at `place`, without what stays at the sender."""
+        return self._codes[place]
+
+    def unpacked(self, packed: Any) -> None:
+        """Decode, and lay the tensors out in memory as they were."""
+        codes, strides, rest = packed
+        coded = list(zip(codes, self.shapes, strict=True))
+        self._codes = [self.codec.unpack(code, shape, self.dtype) for code, shape in coded]
+        decoded = [
+            in_memory(self.codec.decode(code, shape, self.dtype), stride)
+            for code, shape, stride in zip(self._codes, self.shapes, strides, strict=True)
+        ]
+        self.content = decoded[0] if rest is None else (*decoded, *rest)
+
 
 class CodedGradient(Value):
     """The gradient at a message, on its way back: only of what the message's codec has sent, and coded itself.
@@ -107,20 +152,70 @@ class CodedGradient(Value):
     def load(self) -> Tensor:
         """Give the gradient at what was coded, as it was before that."""
         whole: Tensor = self.made_of[0].load()
-        gradient, through = whole, self.message
-        if through:
-            gradient = through.codec.select(gradient, through.code(0))
+        gradient = self._back(whole)
         if self.codec:
             code = self.codec.encode(gradient, stream(*self.draw))
             gradient = self.codec.decode(code, tuple(gradient.shape), self.dtype)
-        if through:
-            gradient = through.codec.pull(gradient, through.code(0), self.shape)
-        return laid_out(gradient, whole)
+        return laid_out(_pulled(self, gradient), whole)
+
+    def _back(self, whole: Tensor) -> Tensor:
+        """Give what has to come back of the gradient."""
+        through = self.message
+        return through.codec.select(whole, through.code(0)) if through else whole
+
+    def packed(self) -> Any:
+        """Give what comes back, or the bytes of its code; its shape, and the layout of the gradient in memory."""
+        whole: Tensor = self.made_of[0].load()
+        back, stride = self._back(whole), whole.stride()
+        shape = tuple(back.shape)
+        if self.codec:
+            return self.codec.pack(self.codec.encode(back, stream(*self.draw)), shape, self.dtype), shape, stride
+        return back, shape, stride
+
+    def envelope(self) -> Pulled:
+        """Give what its receiver makes of it."""
+        return Pulled(self)
+
+
+class Pulled(Value):
+    """The gradient at a message, as its receiver has it: the sender of that message, who knows its codes.
+
+    Args:
+        gradient: as its sender has it.
+    """
+
+    __slots__ = ("codec", "dtype", "message", "shape")
+
+    def __init__(self, gradient: CodedGradient) -> None:
+        super().__init__(gradient.kind, gradient.size_bytes, gradient.samples, gradient.step)
+        self.maker = gradient.maker
+        self.message = gradient.message
+        self.codec = gradient.codec
+        self.shape = gradient.shape
+        self.dtype = gradient.dtype
+
+    def unpacked(self, packed: Any) -> None:
+        """Decode, and give each element its place."""
+        back, shape, stride = packed
+        if self.codec:
+            back = self.codec.decode(self.codec.unpack(back, shape, self.dtype), shape, self.dtype)
+        self.content = in_memory(_pulled(self, back), stride)
+
+
+def _pulled(gradient: CodedGradient | Pulled, back: Tensor) -> Tensor:
+    """Give the gradient at what was coded, of what came back."""
+    through = gradient.message
+    return through.codec.pull(back, through.code(0), gradient.shape) if through else back
 
 
 def laid_out(x: Tensor, like: Tensor) -> Tensor:
     """Give x in the memory layout of another tensor of its shape: the last bit of what follows may depend on it."""
     return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
+
+
+def in_memory(x: Tensor, stride: Sequence[int]) -> Tensor:
+    """Give x in memory of the given layout."""
+    return x if x.stride() == stride else torch.empty_strided(x.shape, stride, dtype=x.dtype).copy_(x)
 
 
 class Update(Bundle):
@@ -131,24 +226,32 @@ class Update(Bundle):
     Args:
         model: the client's copy, trained.
         base: the same as it was downloaded.
+        sent: the same as its sender has kept it.
         codec: of the difference.
         draw: names the random draws.
         error: what the client's earlier updates have lost and this one makes good; None: nothing is made good.
     """
 
-    __slots__ = ("codec", "draw", "error")
+    __slots__ = ("codec", "draw", "error", "sent")
 
     def __init__(
-        self, model: Replica | Bundle, base: Replica | Bundle, codec: Codec, draw: Draw, error: State | None
+        self,
+        model: Replica | Bundle,
+        base: Replica | Bundle,
+        sent: Replica | Bundle,
+        codec: Codec,
+        draw: Draw,
+        error: State | None,
     ) -> None:
         super().__init__([model, base, *([error] if error else [])])  # type: ignore[list-item]
+        self.sent = sent
         self.codec = codec
         self.draw = draw
         self.error = error
         self.size_bytes = model.size_bytes
         for replica in _replicas(model):
             part = replica.part
-            sizes = [codec.size_bytes((1, numel), part.dtype) for numel in self._numels(part)]
+            sizes = [codec.size_bytes((1, numel), part.dtype) for numel in numels(codec, part)]
             self.size_bytes += sum(sizes) - part.n_parameters * part.dtype.itemsize
 
     def __repr__(self) -> str:
@@ -159,19 +262,26 @@ class Update(Bundle):
         model, base = self.members[:2]
         arrived = model.snapshot()
         arrived.size_bytes = self.size_bytes
-        differences = iter(self.differences())
-        for replica, begun in zip(_replicas(arrived), _replicas(base), strict=True):
-            if replica.content is None or not replica.part.shapes:
-                continue
-            pieces = [next(differences)[1].flatten() for _ in self._numels(replica.part)]
-            views = replica.part.views(replica.weights.flat)
-            learned = torch.split(torch.cat(pieces), [view.numel() for view in views])
-            for view, old, new in zip(views, replica.part.views(begun.weights.flat), learned, strict=True):
-                torch.add(old, new.view(old.shape), out=view)
+        learn(_replicas(arrived), _replicas(base), (decoded for _, _, decoded in self.differences()), self.codec)
         return arrived
 
-    def differences(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Give the difference in each message (1, m), earlier errors included, and what arrives of it."""
+    def packed(self) -> Any:
+        """Give the bytes of the differences' codes, and the model's buffers and velocity."""
+        codes = [self.codec.pack(code, tuple(d.shape), d.dtype) for d, code, _ in self.differences()]
+        models = [replica.packed()[1:] for replica in _replicas(self.members[0])]
+        return codes, models
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """Leave out what the sender of an update does not have."""
+        state: tuple[None, dict[str, Any]] = super().__getstate__()  # type: ignore[assignment]
+        return None, {name: value for name, value in state[1].items() if name != "sent"}
+
+    def envelope(self) -> Learned:
+        """Give what its receiver makes of it."""
+        return Learned(self)
+
+    def differences(self) -> Iterator[tuple[Tensor, Code, Tensor]]:
+        """Give the difference in each message (1, m), earlier errors included, its code, and what arrives of it."""
         errors = iter(self.error.content or ()) if self.error else iter(())
         number = 0
         for trained, begun in zip(*map(_replicas, self.members[:2]), strict=True):
@@ -179,16 +289,56 @@ class Update(Bundle):
                 continue
             vectors = [_flat(replica) for replica in (trained, begun)]
             whole = vectors[0] - vectors[1]
-            for difference in torch.split(whole, self._numels(trained.part)):
+            for difference in torch.split(whole, numels(self.codec, trained.part)):
                 difference = difference[None] + next(errors, 0)
                 code = self.codec.encode(difference, stream(*self.draw, number))
-                yield difference, self.codec.decode(code, tuple(difference.shape), difference.dtype)
+                yield difference, code, self.codec.decode(code, tuple(difference.shape), difference.dtype)
                 number += 1
 
-    def _numels(self, part: Part) -> list[int]:
-        """Count the elements of each message: of each layer's tensor, or of all parameters."""
-        numels = [math.prod(shape) for shape in part.shapes]
-        return numels if self.codec.layerwise or not numels else [part.n_parameters]
+
+class Learned(Bundle):
+    """An update at its receiver, who adds the differences to what it had sent, in place.
+
+    Args:
+        update: as its sender has it.
+    """
+
+    __slots__ = ("codec",)
+
+    def __init__(self, update: Update) -> None:
+        super().__init__([update.sent])  # type: ignore[list-item]
+        self.codec = update.codec
+
+    def unpacked(self, packed: Any) -> None:
+        """Turn what was sent into the model that arrives."""
+        codes, models = packed
+        replicas = _replicas(self.members[0])
+        shapes = [((1, n), replica.part.dtype) for replica in replicas for n in numels(self.codec, replica.part)]
+        told = zip(codes, shapes, strict=True)
+        decoded = (self.codec.decode(self.codec.unpack(code, *like), *like) for code, like in told)
+        learn(replicas, replicas, decoded, self.codec)
+        for replica, (buffers, velocity, known) in zip(replicas, models, strict=True):
+            replica.unpacked(
+                (replica.part.without_gaps(replica.weights.flat, replica.part.shapes), buffers, velocity, known)
+            )
+
+
+def learn(replicas: Sequence[Replica], bases: Sequence[Replica], decoded: Iterator[Tensor], codec: Codec) -> None:
+    """Set `replicas` to their `bases` and the differences that have arrived, each (1, m)."""
+    for replica, begun in zip(replicas, bases, strict=True):
+        if replica.content is None or not replica.part.shapes:
+            continue
+        pieces = [next(decoded).flatten() for _ in numels(codec, replica.part)]
+        views = replica.part.views(replica.weights.flat)
+        learned = torch.split(torch.cat(pieces), [view.numel() for view in views])
+        for view, old, new in zip(views, replica.part.views(begun.weights.flat), learned, strict=True):
+            torch.add(old, new.view(old.shape), out=view)
+
+
+def numels(codec: Codec, part: Part) -> list[int]:
+    """Count the elements of each message of an update: of each layer's tensor, or of all parameters."""
+    each = [math.prod(shape) for shape in part.shapes]
+    return each if codec.layerwise or not each else [part.n_parameters]
 
 
 def _replicas(model: Any) -> list[Replica]:
@@ -208,4 +358,4 @@ class KeepError(Step):
 
     def run(self, error: State, update: Update) -> None:
         """Set the content to the lost part (1, m) of each message."""
-        error.content = [difference - arrived for difference, arrived in update.differences()]
+        error.content = [difference - arrived for difference, _, arrived in update.differences()]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from sfl_sim.models.replica import Beforehand
 
 
 class Unstorable(TypeError):
@@ -35,6 +38,17 @@ def load(stored: bytes) -> Any:
     Raises the errors of `torch.load` for bytes that `dump` has not made, such as UnpicklingError and RuntimeError.
     """
     return torch.load(BytesIO(stored), weights_only=True)
+
+
+def packed_bytes(packed: Any) -> int:
+    """Count the bytes of what a value has `packed`: of tensors and of bytes; a boolean is a bit."""
+    if isinstance(packed, Beforehand):
+        return 0
+    if isinstance(packed, Tensor):
+        return math.ceil(packed.numel() / 8) if packed.dtype == torch.bool else packed.nbytes
+    if isinstance(packed, bytes):
+        return len(packed)
+    return sum(map(packed_bytes, packed)) if isinstance(packed, list | tuple) else 0
 
 
 def _storable(content: Any, tensors: dict[int, tuple[Tensor, Tensor]]) -> Any:

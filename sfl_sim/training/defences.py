@@ -14,7 +14,7 @@ from torch import Tensor
 from sfl_sim.models.on_nan import rule_in_force
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import Step, Value, Work
-from sfl_sim.training.codecs import Code, Codec, Shape
+from sfl_sim.training.codecs import Code, Codec, Shape, of_raw, raw
 from sfl_sim.training.dependence import distance_correlation
 
 
@@ -43,6 +43,15 @@ class Noisy(Codec):
     def decode(self, code: Code, shape: Shape, dtype: torch.dtype) -> Tensor:
         """What the inner codec gives."""
         return self.inner.decode(code[1:], shape, dtype) if self.inner else code[1]
+
+    def pack(self, code: Code, shape: Shape, dtype: torch.dtype) -> bytes:
+        """Without the factors, which stay at the sender."""
+        return self.inner.pack(code[1:], shape, dtype) if self.inner else raw(code[1])
+
+    def unpack(self, data: bytes, shape: Shape, dtype: torch.dtype) -> Code:
+        """With 1 in place of every factor."""
+        sent = self.inner.unpack(data, shape, dtype) if self.inner else (of_raw(data, shape, dtype),)
+        return torch.ones(shape[0], dtype=dtype), *sent
 
     def back(self, shape: Shape, dtype: torch.dtype) -> Shape:
         """As the inner codec."""

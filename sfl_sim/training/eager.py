@@ -16,6 +16,7 @@ class Eager:
     """
 
     name = "eager"
+    computes = True
 
     def __init__(self, on_nan: OnNan | None = None) -> None:
         self.on_nan = on_nan or OnNan()

@@ -39,6 +39,7 @@ class Provenance:
     """
 
     name = "lineage"
+    computes = True  # it asks every operation in its order
 
     def __init__(self, read: Callable[[bytes], float]) -> None:
         self._read = read

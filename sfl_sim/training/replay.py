@@ -70,6 +70,8 @@ class Replay:
         jobs: number of operations at the server that have been carried out.
     """
 
+    computes = True
+
     def __init__(self, executor: Eager) -> None:
         self._executor = executor
         self.jobs = 0

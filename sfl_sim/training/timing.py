@@ -9,6 +9,7 @@ class Timing:
     """Computes nothing: states and values have a size and no content."""
 
     name = "timing"
+    computes = False
 
     def run(self, op: On) -> None:
         """Compute nothing; the result has no content."""

@@ -8,7 +8,6 @@ from audit import BF16, Audit, single
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lossy_world import gone_at, run
-from packing import pack
 from small_world import CASES, batch_norm_net, distance, fleet, simulate, takes, task, tensors, worlds
 from torch.nn.functional import cross_entropy
 
@@ -19,11 +18,11 @@ from sfl_sim.methods import METHODS
 from sfl_sim.methods.splitfed_v1 import SplitFedV1
 from sfl_sim.methods.wire import Wire
 from sfl_sim.ops import Send
-from sfl_sim.rng import stream
 from sfl_sim.testing import World, cases_of, check_timing_only
 from sfl_sim.training.batched import Batched
 from sfl_sim.training.codecs import Bf16, Delta, Fp16, Int, RandTopK, SplitFC, TopK
 from sfl_sim.training.coded import Update
+from sfl_sim.training.contents import packed_bytes
 from sfl_sim.training.defences import Noisy
 from sfl_sim.training.dependence import distance_correlation
 from sfl_sim.training.eager import Eager
@@ -195,13 +194,14 @@ def test_declared_bytes_of_updates_are_packed_bytes(codec):
     part1, _ = task(build=batch_norm_net).split(2)
     trained = part1.snapshot()
     trained.weights.flat.normal_()
-    update = Update(trained, part1, codec, (0, "updates"), None)
-    packed = [
-        pack(codec, codec.encode(change, stream(0, "updates")), change.shape) for change, _ in update.differences()
-    ]
-    assert update.size_bytes == sum(map(len, packed)) + 8 * part1.part.n_buffers
-    assert update.snapshot().size_bytes == update.size_bytes
-    assert len(packed) == (len(part1.part.shapes) if isinstance(codec, Int) else 1)
+    update = Update(trained, part1, part1.snapshot(), codec, (0, "updates"), None)
+    packed, arrived = update.packed(), update.snapshot()
+    assert update.size_bytes == packed_bytes(packed) == arrived.size_bytes
+    assert len(packed[0]) == (len(part1.part.shapes) if isinstance(codec, Int) else 1)
+    received = update.envelope()
+    received.unpacked(packed)
+    found, wanted = (dict(each.weights.named_tensors()) for each in (*received.members, arrived))
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
 def test_a_lost_upload_leaves_the_remembered_error_as_it_was():

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packing import pack
 
 from sfl_sim.rng import stream
 from sfl_sim.training.codecs import CODECS, Bf16, Delta, Fp16, Int, RandTopK, SplitFC, TopK
@@ -131,10 +130,14 @@ def test_declared_bytes_are_packed_bytes(codec, shape, relu, seed):
     x = some(shape, seed, relu=relu)
     if isinstance(codec, Delta):  # a bit for each sample, and what is sent
         declared, codec = codec.size_bytes(shape, F32) - math.ceil(shape[0] / 8), codec.inner
-        assert declared == (len(pack(codec, codec.encode(x, draw()), shape)) if codec else x.nbytes)
+        assert declared == (len(codec.pack(codec.encode(x, draw()), shape, F32)) if codec else x.nbytes)
         return
     code = codec.encode(x, draw(seed))
-    assert codec.size_bytes(shape, F32) == len(pack(codec, code, shape))
+    packed = codec.pack(code, shape, F32)
+    assert codec.size_bytes(shape, F32) == len(packed)
+    received = codec.unpack(packed, shape, F32)
+    heard = codec.decode(codec.heard(code), shape, F32)
+    torch.testing.assert_close(codec.decode(received, shape, F32), heard, rtol=0, atol=0, equal_nan=True)
     assert all(torch.equal(one, other) for one, other in zip(code, codec.encode(x, draw(seed)), strict=True))
     decoded = codec.decode(code, shape, F32)
     assert (decoded.shape, decoded.dtype) == (x.shape, F32)

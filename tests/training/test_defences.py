@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from packing import pack
 
 from sfl_sim.rng import stream
 from sfl_sim.training.codecs import Fp16, Int, SplitFC, TopK
@@ -44,7 +43,7 @@ def test_noise_comes_before_the_codec_and_costs_no_byte(inner):
     x, noise = some(4, 3, 4, 4), Noisy(clip=2.0, sigma=0.1)
     both = noise.model_copy(update={"inner": inner})
     code = both.encode(x, draw())
-    packed = pack(inner, code[1:], x.shape) if inner else code[1].numpy().tobytes()
+    packed = both.pack(code, x.shape, F32)
     assert both.size_bytes(x.shape, F32) == len(packed)
     assert both.back(x.shape, F32) == (inner.back(x.shape, F32) if inner else x.shape)
     if inner is None or inner.samplewise or inner == Int(bits=4):  # which draw nothing

@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 Shape = tuple[int, ...]
 Code = tuple[Tensor, ...]
+
+
+def raw(tensor: Tensor) -> bytes:
+    """Give the elements of a tensor as bytes, in their order whatever its layout; booleans as bits."""
+    if tensor.dtype == torch.bool:
+        return np.packbits(tensor.numpy(force=True)).tobytes()
+    return tensor.contiguous().view(-1).view(torch.uint8).numpy(force=True).tobytes() if tensor.numel() else b""
+
+
+def raw_bytes(numel: int, dtype: torch.dtype) -> int:
+    """Count the bytes of so many elements in `raw`."""
+    return math.ceil(numel / 8) if dtype == torch.bool else numel * dtype.itemsize
+
+
+def of_raw(data: bytes, shape: Shape, dtype: torch.dtype) -> Tensor:
+    """Give the tensor of a shape whose elements `raw` has given, in memory of its own."""
+    if dtype == torch.bool:
+        bits = np.unpackbits(np.frombuffer(data, np.uint8), count=math.prod(shape))
+        return torch.from_numpy(bits.astype(bool)).view(shape)
+    return (
+        torch.frombuffer(bytearray(data), dtype=dtype).view(shape).clone() if data else torch.empty(shape, dtype=dtype)
+    )
+
+
+def in_bits(numbers: NDArray[np.int64], bits: int) -> bytes:
+    """Give whole numbers (n,) of so many bits one after another."""
+    one_by_one = (numbers.reshape(-1, 1) >> np.arange(bits)) & 1
+    return np.packbits(one_by_one.astype(np.uint8)).tobytes()
+
+
+def of_bits(data: bytes, n: int, bits: int) -> NDArray[np.int64]:
+    """Give the `n` numbers that `in_bits` has written."""
+    one_by_one = np.unpackbits(np.frombuffer(data, np.uint8), count=n * bits).reshape(n, bits)
+    return one_by_one.astype(np.int64) @ (1 << np.arange(bits))
 
 
 class Codec(BaseModel, ABC):
@@ -71,6 +107,19 @@ class Codec(BaseModel, ABC):
     @abstractmethod
     def decode(self, code: Code, shape: Shape, dtype: torch.dtype) -> Tensor:
         """Give the tensor that a code stands for. Where x is not finite, it is NaN, as far as the codec groups x."""
+
+    def pack(self, code: Code, shape: Shape, dtype: torch.dtype) -> bytes:
+        """Give the bytes in which a code crosses a link: by default its tensors one after another, booleans as bits."""
+        return b"".join(map(raw, code))
+
+    def unpack(self, data: bytes, shape: Shape, dtype: torch.dtype) -> Code:
+        """Give the code at its receiver: by default tensors like those that zeros of this shape are coded as."""
+        like, code = self.encode(torch.zeros(shape, dtype=dtype), np.random.default_rng(0)), []
+        for tensor in like:
+            n_bytes = raw_bytes(tensor.numel(), tensor.dtype)
+            code.append(of_raw(data[:n_bytes], tuple(tensor.shape), tensor.dtype))
+            data = data[n_bytes:]
+        return tuple(code)
 
     def back(self, shape: Shape, dtype: torch.dtype) -> Shape:
         """Give the shape of the gradient that has to come back: by default that of x."""

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sfl_sim.training.codecs.base import Code, Codec, Shape
+from sfl_sim.training.codecs.base import Code, Codec, Shape, of_raw, raw
 
 
 class Delta(Codec):
@@ -41,6 +41,14 @@ class Delta(Codec):
     def decode(self, code: Code, shape: Shape, dtype: torch.dtype) -> Tensor:
         """The samples."""
         return self.inner.decode(code, shape, dtype) if self.inner else code[0]
+
+    def pack(self, code: Code, shape: Shape, dtype: torch.dtype) -> bytes:
+        """The samples that are sent."""
+        return self.inner.pack(code, shape, dtype) if self.inner else raw(code[0])
+
+    def unpack(self, data: bytes, shape: Shape, dtype: torch.dtype) -> Code:
+        """The same."""
+        return self.inner.unpack(data, shape, dtype) if self.inner else (of_raw(data, shape, dtype),)
 
     def for_inference(self) -> Codec | None:
         """Every sample is new, and coded by `inner`."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfl_sim.training.codecs.base import Code, Codec, Shape
+from sfl_sim.training.codecs.base import Code, Codec, Shape, in_bits, of_bits, of_raw, raw
 
 SCALE_BYTES = 8
 """Bytes of the step s and the place z of zero of a group of integers, four each."""
@@ -45,6 +45,20 @@ class Int(Codec):
         """(q - z) s."""
         from_zero, s, _ = code
         return (from_zero * s).to(dtype)
+
+    def pack(self, code: Code, shape: Shape, dtype: torch.dtype) -> bytes:
+        """The integers q, and s and z of every group."""
+        from_zero, s, z = code
+        return in_bits((from_zero + z).nan_to_num().long().numpy(force=True), self.bits) + raw(s) + raw(z.float())
+
+    def unpack(self, data: bytes, shape: Shape, dtype: torch.dtype) -> Code:
+        """The same, as floating numbers."""
+        groups = [size if self.per == "channel" and dim == _channels(shape) else 1 for dim, size in enumerate(shape)]
+        groups = groups if self.per == "channel" else []
+        n_scale = SCALE_BYTES // 2 * math.prod(groups)
+        q = torch.from_numpy(of_bits(data[: -2 * n_scale], math.prod(shape), self.bits)).view(shape)
+        s, z = (of_raw(part, tuple(groups), torch.float32) for part in (data[-2 * n_scale : -n_scale], data[-n_scale:]))
+        return (q - z).to(exact(dtype)), s, z
 
     def for_inference(self) -> Codec:
         """The same with rounding to the nearest."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from sfl_sim.training.codecs.base import Code, Codec, Shape
+from sfl_sim.training.codecs.base import Code, Codec, Shape, of_raw, raw
 from sfl_sim.training.codecs.integers import Int, exact
 
 
@@ -52,6 +52,24 @@ class SplitFC(Codec):
         columns = shape[0], len(places)
         sent = values[0] if self.bits == 32 else self._inner.decode(tuple(values), columns, dtype)
         return _at_columns(sent, places, shape)
+
+    def pack(self, code: Code, shape: Shape, dtype: torch.dtype) -> bytes:
+        """The elements, then a bit for each column."""
+        places, _, *values = code
+        columns = shape[0], len(places)
+        sent = raw(values[0]) if self.bits == 32 else self._inner.pack(tuple(values), columns, dtype)
+        marked = torch.zeros(math.prod(shape[1:]), dtype=torch.bool, device=places.device)
+        marked[places] = True
+        return sent + raw(marked)
+
+    def unpack(self, data: bytes, shape: Shape, dtype: torch.dtype) -> Code:
+        """The same, with 1 in place of every q."""
+        numel, columns = math.prod(shape[1:]), (shape[0], self.n_columns(shape))
+        n_map = math.ceil(numel / 8)
+        places = of_raw(data[-n_map:], (numel,), torch.bool).nonzero()[:, 0]
+        sent = data[:-n_map]
+        values = (of_raw(sent, columns, dtype),) if self.bits == 32 else self._inner.unpack(sent, columns, dtype)
+        return places, torch.ones(len(places), dtype=dtype), *values
 
     def back(self, shape: Shape, dtype: torch.dtype) -> Shape:
         """The gradients of the columns (n, D)."""

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sfl_sim.training.codecs.base import Code, Codec, Shape
+from sfl_sim.training.codecs.base import Code, Codec, Shape, in_bits, of_bits, of_raw, raw
 from sfl_sim.training.codecs.floats import Fp16
 
 
@@ -51,6 +51,33 @@ class TopK(Codec):
         """The values at their places, 0 elsewhere."""
         values, places = code
         return self.pull(values.to(dtype), (values, places), shape)
+
+    def pack(self, code: Code, shape: Shape, dtype: torch.dtype) -> bytes:
+        """The values of all samples, then the places of each."""
+        values, places = code
+        k, numel = self.k(shape, dtype), math.prod(shape[1:])
+        if k == numel:
+            return raw(values)
+        width = math.ceil(math.log2(numel))
+        marked = torch.zeros(len(places), numel, dtype=torch.bool, device=places.device).scatter_(1, places, True)
+        is_map = _places_bytes(k, numel) == math.ceil(numel / 8)
+        rows = map(raw, marked) if is_map else (in_bits(row, width) for row in places.numpy(force=True))
+        return raw(values) + b"".join(rows)
+
+    def unpack(self, data: bytes, shape: Shape, dtype: torch.dtype) -> Code:
+        """The same."""
+        k, numel, n = self.k(shape, dtype), math.prod(shape[1:]), shape[0]
+        sent = torch.float16 if self.values == "fp16" else dtype
+        n_bytes, each = n * k * sent.itemsize, _places_bytes(k, numel)
+        values, rest = of_raw(data[:n_bytes], (n, k), sent), data[n_bytes:]
+        if k == numel:
+            return values, torch.arange(k).expand(n, k)
+        rows = [rest[each * sample : each * (sample + 1)] for sample in range(n)]
+        if each == math.ceil(numel / 8):
+            marked = torch.stack([of_raw(row, (numel,), torch.bool) for row in rows]) if n else torch.empty(0, numel)
+            return values, marked.nonzero()[:, 1].view(n, k)
+        width = math.ceil(math.log2(numel))
+        return values, torch.from_numpy(np.stack([of_bits(row, k, width) for row in rows]))
 
     def back(self, shape: Shape, dtype: torch.dtype) -> Shape:
         """The gradients of the values (n, k); their places are known."""

@@ -1,0 +1,185 @@
+"""A trial on nodes: a rehearsal, the pace that emulates the scenario's devices and links, and the experiment itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import pandas as pd
+import torch
+
+from sfl_sim.engine.build import check_eager
+from sfl_sim.engine.choices import find_choice
+from sfl_sim.engine.experiment import Elsewhere, Experiment
+from sfl_sim.engine.setup import setup_of
+from sfl_sim.errors import ScenarioError
+from sfl_sim.live.agent import Pace
+from sfl_sim.live.clock import FOR_EVER_S, Empty, LiveOperations, MeasuredStep, Wall
+from sfl_sim.live.links import address_of
+from sfl_sim.live.machines import Machines
+from sfl_sim.ops import SERVER, Node
+from sfl_sim.scenario.sections import Scenario
+from sfl_sim.sim.dropouts import Dropouts
+from sfl_sim.store.places import DEVICE
+from sfl_sim.system.fleet import Fleet
+from sfl_sim.system.presence import Presence
+
+CPU = torch.device("cpu")
+BUSY = 0.5
+"""Share of this machine's cores that emulated nodes may need on average, so that they hardly wait for each other."""
+DRIVER_S = 0.6e-3
+"""Processor time of the driver for an operation."""
+SHARE = 20
+"""How many times as long as the driver's work for its operations a round takes at least."""
+
+
+@dataclass(frozen=True)
+class OfScenario:
+    """Makes the training data of a scenario, where it is asked."""
+
+    scenario: Scenario
+
+    def __call__(self) -> Any:
+        """Make them."""
+        return setup_of(self.scenario, pixels=True).method(CPU).data.images
+
+
+def check_live(scenario: Scenario) -> None:
+    """Check that a scenario can run on nodes; otherwise raises ScenarioError."""
+    check_eager(scenario, "train.executor")
+    clients, own = scenario.clients, "nodes have their own"
+    refused: dict[str, tuple[Any, str]] = {
+        "clients.availability": (clients.availability, own),
+        "clients.overcommit": (clients.overcommit, "late clients of a live run cannot be stopped"),
+        "clients.network.shared": (clients.network.shared, own),
+        "clients.compute.jitter": (clients.compute.jitter, own),
+        "clients.compute.throttling": (clients.compute.throttling, own),
+        "report.snapshots": (scenario.report.snapshots, "the model is elsewhere within a round"),
+        "serving": (scenario.serving, "live runs train"),
+    }
+    for key, (found, why) in refused.items():
+        if found:
+            raise ScenarioError(f"cannot be part of a live run: {why}", key=key)
+    if scenario.train.on_nan == "skip":
+        raise ScenarioError("cannot be part of a live run", key="train.on_nan", found="skip", allowed=["stop"])
+    train = scenario.train
+    if train.compile or not train.precision.startswith("float"):
+        key, found = ("train.compile", True) if train.compile else ("train.precision", train.precision)
+        raise ScenarioError("cannot be part of a live run", key=key, found=found)
+    if find_choice(clients.choice).asks_training:
+        raise ScenarioError("cannot be part of a live run: it looks at the model", key="clients.choice")
+    if scenario.wire.up and scenario.wire.up.kind == "delta":
+        raise ScenarioError("cannot be part of a live run: the server would have to know what it was sent before",
+                            key="wire.up", found="delta")  # fmt: skip
+
+
+@dataclass
+class Live:
+    """Trials of one scenario on the nodes of a run.
+
+    Attributes:
+        slowdown: seconds of the wall that are one second of the run.
+        steps: what nodes have measured.
+    """
+
+    machines: Machines
+    slowdown: float = 1.0
+    steps: list[MeasuredStep] = field(default_factory=list)
+
+    def experiment(self, scenario: Scenario, device: torch.device | None = CPU) -> Experiment:
+        """Make the experiment whose steps the nodes run."""
+        n = self.machines.n_clients
+        presence = [Presence([(0.0, FOR_EVER_S)], FOR_EVER_S) for _ in range(n)]
+        for client in self.machines.lost:
+            presence[client] = Presence([], FOR_EVER_S)
+        operations = type("Operations", (LiveOperations,), {"steps": self.steps})
+        clock = {
+            "environment": lambda now_s: Wall(self.machines, self.slowdown, now_s),
+            "operations": operations,
+            "dropouts": Dropouts("drop", presence),
+        }
+        elsewhere = Elsewhere(Empty(), presence, clock, self.machines.at_the_driver, self.tables)
+        return Experiment(scenario, device, elsewhere=elsewhere)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Give steps.parquet."""
+        return {"steps": pd.DataFrame(self.steps, columns=MeasuredStep._fields)}
+
+    def rehearse(self, scenario: Scenario) -> pd.DataFrame:
+        """Run a round of all clients that nobody keeps, at full speed; gives what was measured in it.
+
+        Processes load code in their first steps, and no rate should be told from these.
+        """
+        self.machines.pace(dict.fromkeys(self.machines.nodes))
+        for _ in range(2):
+            self.steps.clear()
+            walk = self.experiment(scenario).walk
+            walk.set_up()
+            walk.round(1, walk.setup.cyclic)
+        measured = self.tables()["steps"]
+        self.steps.clear()
+        return measured
+
+    def emulate(self, scenario: Scenario, measured: pd.DataFrame) -> None:
+        """Let nodes and links seem as slow as the scenario's, given what a rehearsal has measured.
+
+        Raises ScenarioError if links vary.
+        """
+        fleet = setup_of(scenario, pixels=True).fleet
+        if fleet.uplinks.patterns or fleet.downlinks.patterns:
+            problem = "cannot be emulated: a link of a live run has one rate"
+            raise ScenarioError(problem, key="clients.network.trace", allowed="null")
+        computed = measured[measured["cpu_s"] > 0]
+        factors: dict[Node, float] = {}
+        for node in self.machines.nodes:
+            of_node = computed["client"] == node if node != SERVER else computed["node"] != DEVICE
+            own = computed[of_node & ((computed["node"] == DEVICE) == (node != SERVER))]
+            told = own[["priced_s", "cpu_s"]].sum()
+            factors[node] = told["priced_s"] / told["cpu_s"] if len(own) else 1.0
+        self.slowdown = slowdown(scenario, measured, factors)
+        self.machines.pace({
+            node: Pace(max(1.0, factor * self.slowdown), _links(fleet, node, self.slowdown))
+            for node, factor in factors.items()
+        })  # fmt: skip
+
+
+def slowdown(scenario: Scenario, measured: pd.DataFrame, factors: Mapping[Node, float]) -> float:
+    """Give how many times as long as in the scenario everything has to take, for this machine to be able to seem it.
+
+    The processors' time for a round must fit into a part of it, no node may be faster than this machine, and the
+    driver's own work for an operation must be small.
+    """
+    walk = Experiment(replace_rounds(scenario), None).walk
+    walk.set_up()
+    round = walk.round(1, walk.setup.cyclic)
+    lasts_s = round.ended_s - round.started_s
+    cores = os.cpu_count() or 1
+    least_factor = min((factor for node, factor in factors.items() if factor and node != SERVER), default=inf)
+    return max(
+        1.0,
+        1 / least_factor,
+        measured["cpu_s"].sum() / (BUSY * cores * lasts_s),
+        SHARE * DRIVER_S * len(measured) / lasts_s,
+    )
+
+
+def replace_rounds(scenario: Scenario) -> Scenario:
+    """Give a scenario of one round."""
+    return scenario.model_copy(update={"train": scenario.train.model_copy(update={"rounds": 1})})
+
+
+def _links(fleet: Fleet, node: Node, slowdown: float) -> dict[bytes, tuple[float, float]]:
+    """Give rate and latency of a node's links, by the receiver."""
+    ups, downs, latencies = fleet.uplinks.mean_bps, fleet.downlinks.mean_bps, fleet.latency_s
+    if node == SERVER:
+        return {address_of(c): (downs[c] / slowdown, latencies[c] * slowdown) for c in range(len(downs))}
+    assert isinstance(node, int)
+    to_clients = {
+        address_of(c): (min(ups[node], downs[c]) / slowdown, (latencies[node] + latencies[c]) * slowdown)
+        for c in range(len(downs))
+        if c != node
+    }
+    return {address_of(SERVER): (ups[node] / slowdown, latencies[node] * slowdown)} | to_clients
