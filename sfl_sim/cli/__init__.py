@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 import typer
 
-from sfl_sim.cli import ask, run, show  # noqa: F401  (they register their commands)
+from sfl_sim.cli import ask, on_machines, run, show  # noqa: F401  (they register their commands)
 from sfl_sim.cli.app import Interrupted, app, say
 from sfl_sim.errors import ScenarioError, own_place
 from sfl_sim.scenario.own_code import Permission, permitted

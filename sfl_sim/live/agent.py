@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from hashlib import blake2b
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -16,9 +17,10 @@ import torch
 import zmq
 import zmq.asyncio
 from torch import Tensor
+from zmq.utils.monitor import parse_monitor_message
 
 from sfl_sim.engine.cache_key import code_version
-from sfl_sim.errors import in_short
+from sfl_sim.errors import ScenarioError, in_short
 from sfl_sim.live.links import Key, address_of
 from sfl_sim.live.pickles import ForeignCode, Name, read, written
 from sfl_sim.models.on_nan import OnNan
@@ -29,6 +31,8 @@ from sfl_sim.training.eager import Eager
 
 MOST_AT_ONCE = 64
 """Jobs that a server of unlimited workers runs at the same time."""
+ANSWERS_S = 10.0
+"""How long a driver may take to answer."""
 IMAGES = 0
 """The name of a node's own samples."""
 OVERTAKES_S = 20.0
@@ -80,6 +84,11 @@ def leaves(state: State) -> Iterator[State]:
             yield from leaves(member)
 
 
+def own_of(recipe: Callable[[], Any]) -> dict[int, Any]:
+    """Make a node's own samples."""
+    return {IMAGES: recipe()}
+
+
 class Agent:
     """A node, connected to its driver.
 
@@ -98,23 +107,27 @@ class Agent:
         self._keys: dict[int, int] = {}  # of parts and frozen parameters, by id: what this node may have to name
         self._lock = threading.RLock()
         self._pace: Pace | None = None
+        self._data: Any = None
         self._executor = Eager()
         self._queues: dict[bytes, asyncio.Queue[Any]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ended = asyncio.Event()
+        self._problem = ""
 
     async def serve(self, driver: str, key: Key, server: str = "tcp://127.0.0.1") -> None:
         """Take orders of the driver at an address until it says that all is over, or goes away.
 
         Args:
             server: address without a port at which the server listens to clients.
+
+        Raises ScenarioError if no driver with this key answers.
         """
         self._loop = asyncio.get_running_loop()
         self._key, context = key, zmq.asyncio.Context()
         self._context = context
         self._control = key.client(context.socket(zmq.DEALER))
         self._control.identity = address_of(self.node)
-        watch = self._control.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        watch = self._control.get_monitor_socket()
         self._control.connect(driver)
         guard, port = None, 0
         if self.node == SERVER:
@@ -133,6 +146,8 @@ class Agent:
             if guard:
                 guard.stop()
             context.destroy(linger=500)
+        if self._problem:
+            raise ScenarioError(self._problem, key="--server", found=driver.removeprefix("tcp://"))
 
     def _spawn(self, task: Any) -> None:
         running = self._loop.create_task(task)
@@ -150,12 +165,17 @@ class Agent:
         self._loop.call_soon_threadsafe(lambda: self._control.send(message))
 
     async def _watched(self, watch: Any) -> None:
-        """End when the driver has gone away."""
-        from zmq.utils.monitor import parse_monitor_message
-
+        """End when the driver has gone away, or cannot be talked to."""
+        known, until_s = "nobody listens there", now_s() + ANSWERS_S
         while True:
-            event = parse_monitor_message(await watch.recv_multipart())
-            if event["event"] == zmq.EVENT_DISCONNECTED:
+            seen = await watch.poll(100)
+            event = parse_monitor_message(await watch.recv_multipart())["event"] if seen else None
+            if event == zmq.EVENT_CONNECTED and known:
+                known = "whoever listens there has another key, or is no sfl-sim live"
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                known = ""
+            elif (event == zmq.EVENT_DISCONNECTED and not known) or (known and now_s() > until_s):
+                self._problem = known
                 self._ended.set()
 
     async def _orders(self) -> None:
@@ -194,13 +214,14 @@ class Agent:
         n = MOST_AT_ONCE if self.node == SERVER else 1
         begin = torch.set_num_threads, (settings["threads"],)
         self._workers = {role: ThreadPoolExecutor(n, role, *begin) for role in ("device", "aggregator")}
-        if self.node != SERVER:
+        if self.node != SERVER and self._data is None:
             self._data = self._key.client(self._context.socket(zmq.DEALER))
             self._data.identity = address_of(self.node)
             self._data.connect(settings["server"])
             self._spawn(self._receive())
             await self._data.send_multipart([address_of(SERVER), b""])  # from now on it knows the way back
-        self.report("ready")
+        samples = self.own[IMAGES].x
+        self.report("ready", blake2b(written(samples), digest_size=16).hexdigest())
 
     async def do_pace(self, pace: Pace | None) -> None:
         """Seem as slow as this from now on."""

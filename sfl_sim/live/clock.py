@@ -32,16 +32,26 @@ class MeasuredStep(NamedTuple):
     node: str
     client: int
     kind: str
-    part: str
     samples: int
-    macs: float
+    priced_s: float
     cpu_s: float
     wall_s: float
     lasts_s: float
-    size_bytes: int
-    moved_bytes: int
     late_s: float
-    priced_s: float
+    moved_bytes: int
+    size_bytes: int = 0
+    part: str = ""
+    macs: float = 0.0
+    conv_macs: float = 0.0
+    depthwise_macs: float = 0.0
+    dense_macs: float = 0.0
+    attention_macs: float = 0.0
+    calls: float = 0.0
+    pointwise_macs: float = 0.0
+    grouped_macs: float = 0.0
+    moved: float = 0.0
+    pointwise_backward_macs: float = 0.0
+    weights: float = 0.0
 
 
 class Wall(simpy.Environment):
@@ -182,9 +192,10 @@ class LiveOperations(Operations):
             self._measured(branch, measured)
             client = client_of(op)
             batch = next((each for each in op.args if isinstance(each, Value)), branch.result)
+            (_, work, _), _ = self.prices.computing(op)
             self._note(
-                measured, op.node, client, op.step.name, batch.samples,
-                part=_part(op), macs=branch.macs, priced_s=branch.lasts_s,
+                measured, op.node, client, op.step.name, batch.samples, branch.lasts_s, 0, _part(op), work.macs,
+                *work.by_kind, work.n_ops, *work.finer, work.weights,
             )  # fmt: skip
             then()
 
@@ -196,13 +207,13 @@ class LiveOperations(Operations):
         branch.ended_s = max(branch.started_s, ended_s)
         self.env.reported(branch.ended_s)
 
-    def _note(self, measured: Measured, node: Node | str, client: int, kind: str, samples: int, **more: Any) -> None:
-        late_s = time.monotonic() - measured.ended_s
-        row = {"part": "", "macs": 0.0, "size_bytes": 0, **more}
+    def _note(
+        self, measured: Measured, node: Node | str, client: int, kind: str, samples: int, priced_s: float, *more: Any
+    ) -> None:
+        late_s, place = time.monotonic() - measured.ended_s, str(node) if isinstance(node, ServerNode | str) else DEVICE
         self.steps.append(MeasuredStep(
-            self.round, str(node) if isinstance(node, ServerNode | str) else DEVICE, client, kind, samples=samples,
-            cpu_s=measured.cpu_s, wall_s=measured.wall_s, lasts_s=measured.ended_s - measured.began_s,
-            moved_bytes=measured.moved_bytes, late_s=late_s, **row,
+            self.round, place, client, kind, samples, priced_s * self.env.slowdown, measured.cpu_s, measured.wall_s,
+            measured.ended_s - measured.began_s, late_s, measured.moved_bytes, *more,
         ))  # fmt: skip
 
     def begin(self, job: Job) -> None:
@@ -235,10 +246,7 @@ class LiveOperations(Operations):
         def arrived(measured: Measured) -> None:
             self._measured(branch, measured)
             priced_s = sum(self.prices.transfer_s(link, branch.started_s, payload.size_bytes))
-            self._note(
-                measured, link.place, link.client, payload.kind, payload.samples,
-                size_bytes=payload.size_bytes, priced_s=priced_s,
-            )  # fmt: skip
+            self._note(measured, link.place, link.client, payload.kind, payload.samples, priced_s, payload.size_bytes)
             self._end_message(branch)
 
         self.env.machines.send(op, payload, arrived, partial(self._lost, branch))

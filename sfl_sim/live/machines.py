@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -98,7 +98,7 @@ class Machines:
         self._poller.register(self._watch, zmq.POLLIN)
         self._connections: dict[int, Node] = {}
         self._ports: dict[Node, int] = {}
-        self._ready: set[Node] = set()
+        self._ready: dict[Node, str] = {}
         self._places: Any = WeakIdKeyDictionary()  # the place of a thing
         self._things: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._initial: Any = WeakIdKeyDictionary()  # the content of a state that no step has changed
@@ -149,6 +149,7 @@ class Machines:
 
     def begin(self, own: Any, *, threads: int, skip_nan: bool, host: str) -> None:
         """Get all nodes ready: their data, which they make of `own`, and their way to the server."""
+        self._ready.clear()
         settings = {"own": own, "threads": threads, "server": f"tcp://{host}:{self._ports[SERVER]}"}
         for node in self.nodes:
             self.order(node, "on_nan", skip_nan)
@@ -157,6 +158,9 @@ class Machines:
             self.step(1.0)
             if self.lost:
                 raise ScenarioError(f"node {min(self.lost)} has gone away while it got ready", key="--nodes")
+        for node, samples in self._ready.items():
+            if samples != self._ready[SERVER]:
+                raise ScenarioError(f"node {node} has other training samples than the server", key="data")
         self.compare_clocks()
 
     def compare_clocks(self) -> None:
@@ -178,8 +182,9 @@ class Machines:
 
     def close(self) -> None:
         """Let all nodes end."""
-        for node in self._ports:
-            self.order(node, "end")
+        with suppress(NodeFailed):
+            for node in self._ports:
+                self.order(node, "end")
         time.sleep(0.05)
         self._guard.stop()
         self._socket.disable_monitor()
@@ -225,8 +230,8 @@ class Machines:
             raise ScenarioError("no such client", key="--nodes", found=node, allowed=f"0 to {self.n_clients - 1}")
         self._ports[node] = port
 
-    def _on_ready(self, node: Node) -> None:
-        self._ready.add(node)
+    def _on_ready(self, node: Node, samples: str) -> None:
+        self._ready[node] = samples
 
     def _on_pong(self, node: Node, sent_s: float, there_s: float) -> None:
         bound_s = (now_s() - sent_s) / 2

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any
 
 import pandas as pd
@@ -82,11 +80,13 @@ class Live:
 
     Attributes:
         slowdown: seconds of the wall that are one second of the run.
+        paces: how slow nodes seem.
         steps: what nodes have measured.
     """
 
     machines: Machines
     slowdown: float = 1.0
+    paces: dict[Node, Pace] = field(default_factory=dict)
     steps: list[MeasuredStep] = field(default_factory=list)
 
     def experiment(self, scenario: Scenario, device: torch.device | None = CPU) -> Experiment:
@@ -105,26 +105,36 @@ class Live:
         return Experiment(scenario, device, elsewhere=elsewhere)
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Give steps.parquet."""
-        return {"steps": pd.DataFrame(self.steps, columns=MeasuredStep._fields)}
+        """Give the tables of what was measured, and of the nodes."""
+        nodes = [
+            {
+                "node": str(node), "offset_s": machines.offsets[node].s,
+                "offset_bound_s": machines.offsets[node].bound_s,
+                "stretched": self.paces[node].factor if node in self.paces else None, "slowdown": self.slowdown,
+                "load": os.getloadavg()[0], "is_same_code": node not in machines.differ,
+                "is_lost": node in machines.lost,
+            }
+            for machines in [self.machines] for node in machines.nodes
+        ]  # fmt: skip
+        return {"steps": pd.DataFrame(self.steps, columns=MeasuredStep._fields), "nodes": pd.DataFrame(nodes)}
 
     def rehearse(self, scenario: Scenario) -> pd.DataFrame:
-        """Run a round of all clients that nobody keeps, at full speed; gives what was measured in it.
+        """Run a round of all clients that nobody keeps; gives what was measured in it.
 
         Processes load code in their first steps, and no rate should be told from these.
         """
-        self.machines.pace(dict.fromkeys(self.machines.nodes))
-        for _ in range(2):
-            self.steps.clear()
-            walk = self.experiment(scenario).walk
-            walk.set_up()
-            walk.round(1, walk.setup.cyclic)
+        walk = self.experiment(scenario).walk
+        walk.set_up()
+        walk.round(1, walk.setup.cyclic)
         measured = self.tables()["steps"]
         self.steps.clear()
         return measured
 
-    def emulate(self, scenario: Scenario, measured: pd.DataFrame) -> None:
-        """Let nodes and links seem as slow as the scenario's, given what a rehearsal has measured.
+    def emulate(self, scenario: Scenario) -> None:
+        """Let nodes and links seem as slow as the scenario's, after a rehearsal.
+
+        A first round tells about how fast this machine is. A second one is emulated, and tells it exactly: a processor
+        that rests between two steps takes longer for them.
 
         Raises ScenarioError if links vary.
         """
@@ -132,42 +142,47 @@ class Live:
         if fleet.uplinks.patterns or fleet.downlinks.patterns:
             problem = "cannot be emulated: a link of a live run has one rate"
             raise ScenarioError(problem, key="clients.network.trace", allowed="null")
-        computed = measured[measured["cpu_s"] > 0]
-        factors: dict[Node, float] = {}
+        measured = self.rehearse(scenario)
+        self.slowdown = slowdown(scenario, measured, min(self._stretched(measured).values()))
+        measured["priced_s"] *= self.slowdown
+        self._pace(fleet, measured)
+        self._pace(fleet, self.rehearse(scenario))
+        self.machines.compare_clocks()
+
+    def _pace(self, fleet: Fleet, measured: pd.DataFrame) -> None:
+        stretched = self._stretched(measured)
+        self.paces = {node: Pace(stretched[node], _links(fleet, node, self.slowdown)) for node in stretched}
+        self.machines.pace(self.paces)
+
+    def _stretched(self, measured: pd.DataFrame) -> dict[Node, float]:
+        """Give by how much each node has to stretch its steps, to take as long as the scenario says."""
+        computed, found = measured[measured["macs"] > 0], dict[Node, float]()
+        is_client = computed["node"] == DEVICE
         for node in self.machines.nodes:
-            of_node = computed["client"] == node if node != SERVER else computed["node"] != DEVICE
-            own = computed[of_node & ((computed["node"] == DEVICE) == (node != SERVER))]
-            told = own[["priced_s", "cpu_s"]].sum()
-            factors[node] = told["priced_s"] / told["cpu_s"] if len(own) else 1.0
-        self.slowdown = slowdown(scenario, measured, factors)
-        self.machines.pace({
-            node: Pace(max(1.0, factor * self.slowdown), _links(fleet, node, self.slowdown))
-            for node, factor in factors.items()
-        })  # fmt: skip
+            own = computed[~is_client if node == SERVER else is_client & (computed["client"] == node)]
+            priced_s, cpu_s = own[["priced_s", "cpu_s"]].sum()
+            found[node] = priced_s / cpu_s if cpu_s else 1.0
+        return found
 
 
-def slowdown(scenario: Scenario, measured: pd.DataFrame, factors: Mapping[Node, float]) -> float:
+def slowdown(scenario: Scenario, measured: pd.DataFrame, factor: float) -> float:
     """Give how many times as long as in the scenario everything has to take, for this machine to be able to seem it.
 
-    The processors' time for a round must fit into a part of it, no node may be faster than this machine, and the
+    No node may be faster than this machine, the processors' time for a round must fit into a part of it, and the
     driver's own work for an operation must be small.
+
+    Args:
+        factor: the smallest of those by which steps take longer than here.
     """
-    walk = Experiment(replace_rounds(scenario), None).walk
+    walk = Experiment(_of_one_round(scenario), None).walk
     walk.set_up()
     round = walk.round(1, walk.setup.cyclic)
     lasts_s = round.ended_s - round.started_s
-    cores = os.cpu_count() or 1
-    least_factor = min((factor for node, factor in factors.items() if factor and node != SERVER), default=inf)
-    return max(
-        1.0,
-        1 / least_factor,
-        measured["cpu_s"].sum() / (BUSY * cores * lasts_s),
-        SHARE * DRIVER_S * len(measured) / lasts_s,
-    )
+    busy_s = measured["cpu_s"].sum() / (BUSY * (os.cpu_count() or 1))
+    return max(1.0, 1 / factor, busy_s / lasts_s, SHARE * DRIVER_S * len(measured) / lasts_s)
 
 
-def replace_rounds(scenario: Scenario) -> Scenario:
-    """Give a scenario of one round."""
+def _of_one_round(scenario: Scenario) -> Scenario:
     return scenario.model_copy(update={"train": scenario.train.model_copy(update={"rounds": 1})})
 
 

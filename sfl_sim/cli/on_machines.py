@@ -1,0 +1,82 @@
+"""Commands that run a scenario on real machines: live, agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sfl_sim.cli.app import AllowCode, Debug, Overrides, Plotly, ScenarioFile, Terminal, app, conclude, read_study, say
+
+
+@app.command()
+def live(
+    scenario: ScenarioFile,
+    overrides: Overrides = [],
+    out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>_live.")] = None,
+    emulate: Annotated[
+        bool | None,
+        typer.Option(
+            help="Slow devices and links of this machine down to the scenario's; by default yes, if all nodes are here."
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Wait there for agents, which you start with sfl-sim agent."),
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="With --listen, the file of the key that agents show; written if it is new.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Let a Ray cluster place the agents: auto or ray://..., or local for Ray on this machine."),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of a node.")] = 1,
+    plotly: Plotly = "embedded",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the report.")] = False,
+    allow_code: AllowCode = False,
+    debug: Debug = False,
+) -> None:
+    """Run a scenario on real processes, one for each client and one for the server, and measure what it takes.
+
+    Example: sfl-sim live first_answer --set train.rounds=3
+    """
+    study = read_study(scenario, overrides)
+    from sfl_sim.cli.progress import progress
+    from sfl_sim.scenario.load import training
+    from sfl_sim.studies.launch import TrialsFailed
+    from sfl_sim.studies.live import Nodes
+    from sfl_sim.studies.live import live as run_live
+
+    nodes, failure = Nodes(listen, key, address), None
+    with progress(Terminal(stderr=True), quiet) as notify:
+        try:
+            outcome = run_live(training(study), out, nodes=nodes, emulate=emulate, threads=threads, notify=notify)
+        except TrialsFailed as error:
+            if error.outcome is None:
+                raise
+            outcome, failure = error.outcome, error
+    from sfl_sim.report.terminal import results_in_terminal
+
+    conclude(outcome, "report.html", None if quiet else results_in_terminal, plotly)
+    if failure:
+        raise failure
+
+
+@app.command()
+def agent(
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where sfl-sim live listens.")],
+    client: Annotated[int, typer.Option(min=0, help="Which client this machine is, from 0.")],
+    key: Annotated[Path, typer.Option(help="The file of the key, a copy of the driver's.")],
+    allow_code: AllowCode = False,
+    debug: Debug = False,
+) -> None:
+    """Be a client of a live run, on the machine where it is called.
+
+    Example: sfl-sim agent --server 192.168.1.10:5555 --client 3 --key run.key
+    """
+    from sfl_sim.studies.live import agent as be_agent
+
+    be_agent(server, client, key, allow_code=allow_code)
+    say("the run is over")
