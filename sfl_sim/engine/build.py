@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
@@ -32,12 +34,13 @@ from sfl_sim.models.zoo import is_weightless, network
 from sfl_sim.ops import SERVER
 from sfl_sim.rng import stream
 from sfl_sim.scenario.optional_sections import Noise
-from sfl_sim.scenario.sections import ClientCuts, Clients, Model, Scenario, Train
+from sfl_sim.scenario.sections import ClientCuts, Clients, Model, Scenario, Server, Train
 from sfl_sim.sim.clock import Clock, Plans
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.operations import Executor
-from sfl_sim.sim.orders import check_burst, check_max_wait, usual_burst
+from sfl_sim.sim.orders import OF_RUNS, check_burst, check_max_wait, usual_burst
+from sfl_sim.store import places
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.training.batched import MAX_GROUP, Batched
 from sfl_sim.training.codecs import Codec, Delta, Int, SplitFC
@@ -338,11 +341,36 @@ def build_clock(
         burst=burst,
         labels=counts.argmax(axis=1).tolist(),
         max_wait_s=float("inf") if server.max_wait_s is None else server.max_wait_s,
+        recorded=_recorded_turns(server, scenario.seed),
         seed=scenario.seed,
         include_model_exchange=server.include_model_exchange,
         **{"dropouts": _dropouts(scenario.clients, fleet), **settings},
     )
     return Clock(events, plans)
+
+
+def _recorded_turns(server: Server, seed: int) -> dict[int, list[int]] | None:
+    """Read, by round, which clients' jobs a run's server has served one after another; None if nobody asks.
+
+    Raises ScenarioError if there is no such run, or several of this seed.
+    """
+    if server.order not in OF_RUNS:
+        return None
+    key, found = "server.recorded", server.recorded
+    if found is None:
+        raise ScenarioError(f"is needed by server.order: {server.order}", key=key, allowed="the folder of a run")
+    try:
+        columns = ["variant", "seed", "round", "node", "client", "started_s", "macs"]
+        rows = pd.read_parquet(os.path.expanduser(found), columns=columns)
+    except (OSError, ValueError) as error:
+        raise ScenarioError("holds no operations of a run", key=key, found=found) from error
+    rows = rows[(rows["seed"] == seed) & (rows["node"] == places.SERVER) & (rows["client"] >= 0) & (rows["macs"] > 0)]
+    if rows["variant"].nunique() != 1:
+        several = ", ".join(rows["variant"].unique()) or "none"
+        problem = f"needs one variant with jobs at the server and seed {seed}, has {several}"
+        raise ScenarioError(problem, key=key, found=found)
+    by_round = rows.sort_values("started_s", kind="stable").groupby("round")["client"]
+    return {number: clients.tolist() for number, clients in by_round}  # type: ignore[misc]
 
 
 def server_workers(scenario: Scenario) -> float:

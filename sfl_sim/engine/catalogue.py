@@ -170,14 +170,14 @@ def described() -> dict[str, dict[str, dict[str, Any]]]:
     from sfl_sim.models.hugging_face import HuggingFace
     from sfl_sim.models.zoo import MODELS
     from sfl_sim.scenario.presets import PRESETS
-    from sfl_sim.sim.orders import ORDERS
+    from sfl_sim.sim.orders import OF_RUNS, ORDERS
     from sfl_sim.training.codecs import CODECS
 
     plain: dict[str, Mapping[str, object]] = {
         "models": {**MODELS, "hf": HuggingFace},
         "datasets": DATASETS,
         "partitions": PARTITIONS,
-        "orders": {**ORDERS, **PRESETS},
+        "orders": {**ORDERS, **OF_RUNS, **PRESETS},
     }
     return {
         "methods": {

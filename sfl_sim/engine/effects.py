@@ -19,7 +19,7 @@ from sfl_sim.methods import Method, MethodOptions
 from sfl_sim.scenario.fields import conditional
 from sfl_sim.scenario.load import Variant
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.sim.orders import ORDERS
+from sfl_sim.sim.orders import OF_RUNS, ORDERS
 
 Need = Callable[[type[Method], MethodOptions], bool]
 
@@ -73,6 +73,8 @@ def _keys(scenario: Scenario) -> Iterator[tuple[str, Any, str]]:
     yield from conditional(options, "method.")
     for key, (has_it, missing) in NEEDS.items():
         value = attrgetter(key)(scenario)
-        is_other = key == "server.order" and value not in ORDERS and ":" not in value  # a preset, or misspelled
+        is_other = (
+            key == "server.order" and value not in ORDERS | OF_RUNS and ":" not in value
+        )  # a preset, or misspelled
         if value != attrgetter(key)(DEFAULTS) and not is_other:
             yield key, value, "" if has_it(kind, options) else f"with {name}: {missing}"

@@ -23,7 +23,7 @@ from sfl_sim.scenario.presets import PRESETS
 from sfl_sim.scenario.problems import problems
 from sfl_sim.scenario.sections import Method as MethodSection
 from sfl_sim.scenario.sections import Model, Scenario
-from sfl_sim.sim.orders import ORDERS, Order, Roster
+from sfl_sim.sim.orders import OF_RUNS, ORDERS, Order, Roster
 from sfl_sim.training.codecs import CODECS, Codec, Delta
 
 
@@ -76,10 +76,10 @@ def find_method(name: str) -> type[Method]:
 
 def find_order(name: str) -> Order:
     """Return the order's function. Raises ScenarioError if there is none."""
-    known = ORDERS | PRESETS  # a preset is expanded before, but may be suggested
+    known = ORDERS | OF_RUNS | PRESETS  # a preset is expanded before, but may be suggested
     order: Order = named(name, known, "server.order", "orders")
     try:
-        fits = callable(order(Roster([0], {0: 1})))
+        fits = callable(order(Roster([0], {0: 1}, recorded=[0])))
     except Exception:  # a user's function may raise anything
         fits = False
     if not fits:

@@ -180,6 +180,7 @@ class LiveOperations(Operations):
     def _gone(self, branch: Branch, client: int) -> Lost:
         branch.started_s = branch.ended_s = self.env.now
         branch.macs = 0.0
+        self._leave(client)
         if isinstance(branch.op, Send):
             return self._lose(client, self.env.now, self._message(branch, 0))
         return self._lose(client, self.env.now, self._step(branch, client_of(branch.op), DEVICE))

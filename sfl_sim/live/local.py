@@ -68,14 +68,17 @@ def main() -> None:
     from sfl_sim.live.agent import IMAGES, Agent
 
     nodes, driver, secret, recipe, server = pickle.load(sys.stdin.buffer)
-    own = {IMAGES: recipe()}
+    own, children = {IMAGES: recipe()}, {}
     for node in nodes:
-        if not os.fork():
+        if not (child := os.fork()):
             asyncio.run(Agent(node, lambda _: own, allow_code=True).serve(driver, Key(secret), server))
             os._exit(0)
-    with suppress(ChildProcessError):
-        while True:
-            os.wait()
+        children[child] = node
+    while children:
+        child, status = os.wait()
+        node = children.pop(child)
+        if status:  # the others go on
+            sys.exit(f"node {node} has ended with {os.waitstatus_to_exitcode(status)}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -12,24 +14,28 @@ import torch
 from sfl_sim.engine.build import check_eager
 from sfl_sim.engine.choices import find_choice
 from sfl_sim.engine.experiment import Elsewhere, Experiment
-from sfl_sim.engine.setup import setup_of
+from sfl_sim.engine.setup import Setup, setup_of
 from sfl_sim.errors import ScenarioError
-from sfl_sim.live.agent import Pace
+from sfl_sim.live.agent import Measured, Pace
 from sfl_sim.live.clock import FOR_EVER_S, Empty, LiveOperations, MeasuredStep, Wall
 from sfl_sim.live.links import address_of
 from sfl_sim.live.machines import Machines
-from sfl_sim.ops import SERVER, Node
+from sfl_sim.ops import SERVER, Node, On, Work
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.dropouts import Dropouts
+from sfl_sim.sim.prices import Prices
 from sfl_sim.store.places import DEVICE
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.presence import Presence
+from sfl_sim.training.steps import TrainAlone
 
 CPU = torch.device("cpu")
 BUSY = 0.5
 """Share of this machine's cores that emulated nodes may need on average, so that they hardly wait for each other."""
 DRIVER_S = 0.6e-3
 """Processor time of the driver for an operation."""
+STEPS, RESTS_S = 40, 0.02
+"""Steps by which this machine is measured, and pauses between them: a processor that has rested takes longer."""
 SHARE = 20
 """How many times as long as the driver's work for its operations a round takes at least."""
 
@@ -125,44 +131,50 @@ class Live:
         """
         walk = self.experiment(scenario).walk
         walk.set_up()
-        walk.round(1, walk.setup.cyclic)
+        walk.round(1, [client for client in walk.setup.cyclic if client not in self.machines.lost])
         measured = self.tables()["steps"]
         self.steps.clear()
         return measured
 
-    def emulate(self, scenario: Scenario) -> None:
-        """Let nodes and links seem as slow as the scenario's, after a rehearsal.
+    def emulate(self, scenario: Scenario, measured: pd.DataFrame) -> None:
+        """Let nodes and links seem as slow as the scenario's, given what a rehearsal has measured.
 
-        A first round tells about how fast this machine is. A second one is emulated, and tells it exactly: a processor
-        that rests between two steps takes longer for them.
+        A device is this machine, so many times slower that a training step of the whole network takes as long as the
+        scenario says: the same device whatever the method and the cut, with the costs of layers of this machine.
 
         Raises ScenarioError if links vary.
         """
-        fleet = setup_of(scenario, pixels=True).fleet
+        setup = setup_of(scenario, pixels=True)
+        fleet, prices = setup.fleet, Prices(setup.fleet)
         if fleet.uplinks.patterns or fleet.downlinks.patterns:
             problem = "cannot be emulated: a link of a live run has one rate"
             raise ScenarioError(problem, key="clients.network.trace", allowed="null")
-        measured = self.rehearse(scenario)
-        self.slowdown = slowdown(scenario, measured, min(self._stretched(measured).values()))
-        measured["priced_s"] *= self.slowdown
-        self._pace(fleet, measured)
-        self._pace(fleet, self.rehearse(scenario))
-        self.machines.compare_clocks()
-
-    def _pace(self, fleet: Fleet, measured: pd.DataFrame) -> None:
-        stretched = self._stretched(measured)
-        self.paces = {node: Pace(stretched[node], _links(fleet, node, self.slowdown)) for node in stretched}
+        work, cpu_s = self._whole_step(setup)
+        factors = {node: prices.computing_s(node, work, 0) / cpu_s for node in self.machines.nodes}
+        trains = measured[measured["macs"] > 0]
+        busy = {SERVER} if (trains["node"] == SERVER.role).any() else set[Node]()
+        busy |= set(trains.loc[trains["node"] == DEVICE, "client"])
+        self.slowdown = slowdown(scenario, measured, min(factors[node] for node in busy) if busy else 1.0)
+        self.paces = {
+            node: Pace(factor * self.slowdown, _links(fleet, node, self.slowdown)) for node, factor in factors.items()
+        }
         self.machines.pace(self.paces)
 
-    def _stretched(self, measured: pd.DataFrame) -> dict[Node, float]:
-        """Give by how much each node has to stretch its steps, to take as long as the scenario says."""
-        computed, found = measured[measured["macs"] > 0], dict[Node, float]()
-        is_client = computed["node"] == DEVICE
-        for node in self.machines.nodes:
-            own = computed[~is_client if node == SERVER else is_client & (computed["client"] == node)]
-            priced_s, cpu_s = own[["priced_s", "cpu_s"]].sum()
-            found[node] = priced_s / cpu_s if cpu_s else 1.0
-        return found
+    def _whole_step(self, setup: Setup) -> tuple[Work, float]:
+        """Give the work of a training step of the whole network, and the seconds that a processor here takes for it."""
+        client = next(client for client in setup.cyclic if client not in self.machines.lost)
+        task = setup.method(CPU).task
+        (whole,), batch = task.split(), next(task.data.batches(client, 1))
+        step, taken = TrainAlone(task.optimiser(1, client)), list[Measured]()
+        op = On(client, step, whole, batch)
+        for n in range(STEPS):
+            self.machines.run(op, step.out(whole, batch), taken.append, lambda client: taken.clear())
+            while self.machines.jobs:
+                self.machines.step(1.0)
+            if len(taken) <= n:
+                raise ScenarioError("has gone away while its machine was measured", key="--nodes", found=client)
+            time.sleep(RESTS_S)
+        return step.work(whole, batch), median(measured.cpu_s for measured in taken[STEPS // 2 :])
 
 
 def slowdown(scenario: Scenario, measured: pd.DataFrame, factor: float) -> float:
@@ -172,7 +184,7 @@ def slowdown(scenario: Scenario, measured: pd.DataFrame, factor: float) -> float
     driver's own work for an operation must be small.
 
     Args:
-        factor: the smallest of those by which steps take longer than here.
+        factor: the smallest of those by which the scenario's devices are slower than this machine.
     """
     walk = Experiment(_of_one_round(scenario), None).walk
     walk.set_up()

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, JsonValue, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    JsonValue,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_before_validator_function
 
@@ -233,6 +241,8 @@ class Server(Section):
     """Number of consecutive jobs of a client that are served in one turn; null means the policy's default."""
     max_wait_s: Annotated[NonNegative | None, Concern.ORDER] = None
     """bounded_wait: maximum of seconds for which the server is held for the client whose turn it is."""
+    recorded: Annotated[str | None, Concern.ORDER, OnlyWith("order", "recorded")] = None
+    """recorded: the run's folder, or its ops.parquet, whose clients are served in the same sequence."""
     include_model_exchange: Annotated[bool, Concern.SYSTEM] = True
     """Let the transfers of the client-side submodel (part-1) at the start and the end of a round take time."""
 
@@ -242,6 +252,11 @@ class Server(Section):
         if isinstance(value, Mapping) and value.get("macs_per_s") is not None:
             return {"speedup": None, **value}
         return value
+
+    @field_validator("recorded")
+    @classmethod
+    def _is_a_table(cls, value: str | None) -> str | None:
+        return value and (value if value.endswith(".parquet") else f"{value.rstrip('/')}/ops.parquet")
 
     @model_validator(mode="after")
     def _has_one_rate(self) -> Server:

@@ -45,6 +45,7 @@ class EventClock:
         burst: consecutive jobs of a chosen client.
         labels: the clients' dominant labels, for orders that ask.
         max_wait_s: how long the server is held for a job, for orders that ask.
+        recorded: by round, the clients that another run's server served one after another, for orders that ask.
         seed: of the run; the order's random stream is (seed, round).
         include_model_exchange: False lets models and averages take no time (docs/methods/timing.md).
         dropouts: which operations are lost in rounds; None: none.
@@ -67,6 +68,7 @@ class EventClock:
         burst: float = 1,
         labels: Sequence[int] = LABELS_OF_THEIR_OWN,
         max_wait_s: float = inf,
+        recorded: Mapping[int, Sequence[int]] | None = None,
         seed: int = 0,
         include_model_exchange: bool = True,
         dropouts: Dropouts | None = None,
@@ -82,6 +84,7 @@ class EventClock:
         self.burst = burst
         self.labels = labels
         self.max_wait_s = max_wait_s
+        self.recorded = recorded or {}
         self.seed = seed
         self.records = Recording()
         self._begins: Callbacks = [self._begin_branches]
@@ -319,9 +322,11 @@ class EventClock:
         """The order's policy for a round in which each client brings so many `jobs`; it follows the returned count."""
         left = {client: number for client, number in jobs.items() if number}
         rng = stream(self.seed, "order", round)
-        return self.order(
-            Roster(list(left), left, burst=self.burst, rng=rng, labels=self.labels, max_wait_s=self.max_wait_s)
-        ), left
+        roster = Roster(
+            list(left), left, burst=self.burst, rng=rng, labels=self.labels, max_wait_s=self.max_wait_s,
+            recorded=self.recorded.get(round, ()),
+        )  # fmt: skip
+        return self.order(roster), left
 
     def _waiting(self) -> Iterator[str]:
         """Say who waits at each server for which state."""

@@ -45,6 +45,7 @@ class Roster:
         rng: the round's own random stream.
         labels: the dominant label of every client, by client id.
         max_wait_s: how long `bounded_wait` holds the server for a job.
+        recorded: the clients of another run's jobs in this round, in the sequence in which they were served.
     """
 
     clients: list[int]
@@ -53,6 +54,7 @@ class Roster:
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     labels: Sequence[int] = LABELS_OF_THEIR_OWN
     max_wait_s: float = inf
+    recorded: Sequence[int] = ()
 
     def turns_of(self, client: int) -> Iterator[int]:
         """Generate `client` once for every job of its burst; less often if fewer jobs are left or a turn is skipped."""
@@ -262,6 +264,21 @@ def _sweeps(roster: Roster, reverse: bool) -> Iterator[int]:
 
 ARRIVAL_DRIVEN: dict[str, Order] = {"fcfs": fcfs, "shortest_job": shortest_job, "label_aware": label_aware}
 """Orders that choose among the jobs that have come, and never hold the server; they take no burst."""
+
+
+def recorded(roster: Roster) -> Policy:
+    """Serve clients in the sequence of another run.
+
+    Raises ScenarioError if they brought other numbers of jobs there.
+    """
+    turns = [client for client in roster.recorded if client in roster.left]
+    for client, left in roster.left.items():
+        if (there := turns.count(client)) != left:
+            problem = f"client {client} brings {left} jobs to this round, and brought {there} to the recorded one"
+            raise ScenarioError(problem, key="server.recorded")
+    return InTurn(iter(turns))
+
+
 ORDERS: dict[str, Order] = {
     **ARRIVAL_DRIVEN,
     "random_job": random_job,
@@ -271,6 +288,8 @@ ORDERS: dict[str, Order] = {
     "cyclic_reverse": cyclic_reverse,
     "bounded_wait": bounded_wait,
 }
+OF_RUNS: dict[str, Order] = {"recorded": recorded}
+"""Orders that need another run."""
 
 
 def usual_burst(name: str) -> float:

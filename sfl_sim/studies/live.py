@@ -94,9 +94,9 @@ def _one_by_one(
         tell = partial(_warn, notify, number)
         with gathered(scenario, nodes, settings.threads, tell) as machines:
             trial = Live(machines)
-            trial.rehearse(scenario)
+            measured = trial.rehearse(scenario)
             if emulate:
-                trial.emulate(scenario)
+                trial.emulate(scenario, measured)
                 if trial.slowdown > 1:
                     seen = f"{trial.slowdown:.3g} times as slow as in the scenario"
                     notify(Warned(number, f"this machine emulates it {seen}; its seconds are told as the scenario's"))
