@@ -197,18 +197,36 @@ def _cut(text: str) -> int | str:
 @app.command("calibrate-devices")
 def calibrate_devices(
     measured: Annotated[
-        Path, typer.Argument(help="CSV file: rows of sfl-sim measure; or device, network or macs, forward_ms, step_ms.")
+        Path,
+        typer.Argument(
+            help="CSV file: rows of sfl-sim measure; or device, network or macs, forward_ms, step_ms. Or the folder of "
+            "a live run."
+        ),
     ],
     cost: Annotated[
-        str, typer.Option(help="The cost profile that the scenario will name; macs: MACs alone.")
-    ] = "phones",
-    out: Annotated[Path, typer.Option(help="The profile of devices to write, a CSV file.")] = Path("devices.csv"),
+        str | None,
+        typer.Option(
+            help="The cost profile that the scenario will name; macs: MACs alone. By default phones, or that of the "
+            "live run."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The profile of devices to write, by default devices.csv; of a live run, its scenario with what it "
+            "has measured, by default calibrated.yaml."
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Fit rates, training factors and costs of your own devices to measured times; write profiles of them.
 
     Example: sfl-sim calibrate-devices measured.csv --out phones.csv
     """
+    if measured.is_dir():
+        _calibrate_live(measured, cost, out or Path("calibrated.yaml"))
+        return
+    out, cost = out or Path("devices.csv"), cost or "phones"
     from sfl_sim.studies.calibrate_devices import calibrate_devices as calibrate
     from sfl_sim.studies.calibrate_devices import write_profile
 
@@ -235,6 +253,23 @@ def calibrate_devices(
     say(f"clients.compute: {{profile: {out}, cost: {written}}}")
     if len(rates) == 1:
         say(f"as a server: {{macs_per_s: {rates[0] / (1 if isnan(factors[0]) else factors[0]):.4g}, cost: {written}}}")
+
+
+def _calibrate_live(run: Path, cost: str | None, out: Path) -> None:
+    from sfl_sim.scenario.load import dump_study
+    from sfl_sim.store.files import write_file
+    from sfl_sim.studies.calibrate_live import calibrate_live
+
+    place = place_of_page(out, ".yaml")
+    found = calibrate_live(run, cost)
+    header = (
+        f"# Rates of devices, links and server as measured in the live run {run.name} (sfl-sim calibrate-devices).\n"
+    )
+    write_file(place, (header + dump_study(found.study)).encode())
+    for node, kind, part, lasts_s, priced_s, ratio in found.errors.itertuples(index=False):
+        what = f"{node} {kind}" + (f" {part}" if part else "")
+        say(f"{what}: {1000 * lasts_s:.3g} ms measured, {1000 * priced_s:.3g} ms with these rates, ratio {ratio:.2f}")
+    say(str(place))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Commands that run a scenario on real machines: live, agent."""
+"""Commands that run a scenario on real machines, and look at what came out: live, agent, compare."""
 
 from __future__ import annotations
 
@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from sfl_sim.cli.app import AllowCode, Debug, Overrides, Plotly, ScenarioFile, Terminal, app, conclude, read_study, say
+from sfl_sim.cli.app import (
+    AllowCode,
+    Debug,
+    Overrides,
+    Plotly,
+    ScenarioFile,
+    Terminal,
+    app,
+    conclude,
+    place_of_page,
+    read_study,
+    say,
+    say_page,
+)
+from sfl_sim.errors import ScenarioError, blamed_on
 
 
 @app.command()
@@ -80,3 +94,43 @@ def agent(
 
     be_agent(server, client, key, allow_code=allow_code)
     say("the run is over")
+
+
+@app.command()
+def compare(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[SIMULATED] LIVE",
+            help="A simulated run and a live one; of a live one alone, the "
+            "simulation is run with the rates that it has measured.",
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; by default compared.html in the live run's folder.")
+    ] = None,
+    plotly: Plotly = "embedded",
+    allow_code: AllowCode = False,
+    debug: Debug = False,
+) -> None:
+    """Lay a live run beside a simulated one: rounds, operations, waiting, order of service and bytes.
+
+    Example: sfl-sim compare reports/first_answer_live
+    """
+    if len(runs) > 2:
+        raise ScenarioError("takes a simulated run and a live one", key="compare", found=f"{len(runs)} folders")
+    *given, measured = runs
+    page = place_of_page(out or measured / "compared.html")
+    from sfl_sim.report.pages.live import write_live
+
+    with blamed_on(*runs):
+        simulated, recorded = (given[0], None) if given else _simulated(measured)
+        say_page(write_live(simulated, measured, page, recorded), plotly)
+
+
+def _simulated(measured: Path) -> tuple[Path, Path | None]:
+    from sfl_sim.cli.progress import progress
+    from sfl_sim.studies.live import simulate
+
+    with progress(Terminal(stderr=True)) as notify:
+        return simulate(measured, notify)

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from sfl_sim.engine.news import Failed, Notify, Warned
+from sfl_sim.engine.registry import find_method
 from sfl_sim.engine.setup import setup_of
 from sfl_sim.engine.trial import Settings, attempt
 from sfl_sim.errors import ScenarioError
@@ -21,9 +22,10 @@ from sfl_sim.live.machines import Machines
 from sfl_sim.live.on_ray import agents_on_ray
 from sfl_sim.live.run import Live, OfScenario, check_live
 from sfl_sim.ops import SERVER
-from sfl_sim.scenario.load import Study, Variant
+from sfl_sim.scenario.load import Study, Variant, extended
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.store import RunFolder, read_failure
+from sfl_sim.store import RunFolder, read_failure, read_manifest
+from sfl_sim.studies.calibrate_live import calibrate_live
 from sfl_sim.studies.launch import Outcome
 from sfl_sim.studies.train import run_study
 
@@ -84,6 +86,28 @@ def live(
     trials = partial(_one_by_one, nodes=nodes, emulate=emulate)
     renamed = replace(study, name=f"{study.name}_live")
     return run_study(renamed, out, settings, notify, trials)
+
+
+def simulate(measured: Path, notify: Notify) -> tuple[Path, Path | None]:
+    """Simulate a live run with the rates that it has measured; gives the run's folder, beside that of the live one.
+
+    Where clients share a model at the server, a second run serves them in the sequence of the live one. Raises
+    ScenarioError if that is no live run.
+    """
+    found = calibrate_live(measured).study
+    threads = read_manifest(measured)["threads"]
+
+    def run(study: Study, what: str) -> Path:
+        place = measured.with_name(f"{measured.name}_{what}")
+        settings = Settings(device="cpu", threads=threads, resume=place.exists())
+        return run_study(study, place, settings, notify).folder
+
+    simulated = run(found, "simulated")
+    if not find_method(found.variants[0].scenario.method.name).shares_server_model:
+        return simulated, None
+    order = {"server.order": "recorded", "server.recorded": str(measured), "server.burst": None,
+             "server.max_wait_s": None}  # fmt: skip
+    return simulated, run(extended(found, order), "recorded")
 
 
 def _one_by_one(
