@@ -50,7 +50,7 @@ def write_live(simulated: Path, live: Path, out: Path, recorded: Path | None = N
         raise ScenarioError(
             "compares one variant with one seed", key="compare", found=f"{len(frames.variants)} variants"
         )
-    found = _Pair(frames, live, recorded and load_unchanged(recorded))
+    found = _Pair(frames, live, load_unchanged(recorded) if recorded else None)
     settings = list(runs[0].settings.values())
     return write_page(
         out, "live", title=frames.title, kind="simulated beside measured", headlines=found.headlines(),
@@ -109,7 +109,7 @@ class _Pair:
         order = self.order.set_index("round")["share"]
         rows = [
             [
-                Cell(str(row["round"])), Cell(duration(row["measured_s"])), Cell(duration(row["simulated_s"])),
+                Cell(str(row["round"])), Cell(f"{row['measured_s']:.4g} s"), Cell(f"{row['simulated_s']:.4g} s"),
                 Cell(f"{row['ratio']:.3f}"), Cell(percent(share, 0) if (share := order.get(row["round"])) else "–"),
             ]
             for row in self.rounds.to_dict("records")

@@ -1,0 +1,112 @@
+"""Runs and judges the study of live rounds: docs/results/live.md.
+
+    python -m scenarios.live.study run REPORTS        (every variant live, on this machine; keep it idle meanwhile)
+    python -m scenarios.live.study tell REPORTS       (calibrates by one of them, and predicts the others)
+
+Run it from the root of the repository. A variant that has been run is kept.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from sfl_sim.engine.news import silent
+from sfl_sim.engine.trial import Settings
+from sfl_sim.metrics.agreement import FIRST
+from sfl_sim.scenario.load import Study, dump_study, extended, load
+from sfl_sim.scenario.shipped import scenario_file
+from sfl_sim.studies.calibrate_live import calibrate_live
+from sfl_sim.studies.train import run_study
+
+SCENARIOS = "live/digits", "live/fashion"
+CALIBRATES = "splitfed_v2, cut=1"
+"""The variant by which devices, links and server are calibrated."""
+COSTS = "macs", "costs.csv"
+"""MACs alone, and costs of calls, moved data and weights that `sfl-sim measure` tells of this machine."""
+BUSY = {"server.macs_per_s": 1.0e8}
+"""A server that is five times slower, so that jobs wait for it."""
+
+
+def variants(name: str) -> Iterator[tuple[str, Study]]:
+    """Generate each variant of a scenario, and the first one with a busy server, as a study of its own."""
+    study = load(scenario_file(name))
+    for variant in study.variants:
+        scenario = variant.scenario
+        layer = {"grid": [], "method.name": scenario.method.name, "model.cut": scenario.model.cut}
+        one = extended(study, layer)
+        yield variant.name, one
+        if variant.name == CALIBRATES:
+            yield f"{variant.name}, busy server", extended(one, BUSY)
+
+
+def place(reports: Path, scenario: str, variant: str) -> Path:
+    """Give the folder of a variant's live run."""
+    return reports / f"{scenario}_{variant}".replace("/", "_").replace(", ", "_").replace("=", "").replace(" ", "_")
+
+
+def run(reports: Path) -> None:
+    """Run every variant that has not been run."""
+    reports.mkdir(parents=True, exist_ok=True)
+    for scenario in SCENARIOS:
+        for variant, study in variants(scenario):
+            folder = place(reports, scenario, variant)
+            if not folder.exists():
+                file = reports / f"{folder.name}.yaml"
+                file.write_text(dump_study(study), encoding="utf-8")
+                subprocess.run([sys.executable, "-m", "sfl_sim", "live", str(file), "--out", str(folder)], check=True)
+
+
+def rounds_s(folder: Path) -> pd.Series:
+    """Give the seconds of a run's rounds from the second one on."""
+    rounds = pd.read_parquet(folder / "rounds.parquet")
+    rounds = rounds[rounds["round"] >= FIRST]
+    return rounds["ended_s"] - rounds["started_s"]
+
+
+def simulated_s(study: Study, folder: Path) -> float:
+    """Give the seconds of a round by the clock."""
+    run_study(study, folder, Settings(timing_only=True, jobs=1, resume=folder.exists()), silent)
+    return float(rounds_s(folder).median())
+
+
+def tell(reports: Path) -> None:
+    """Print measured rounds, and what the calibration by one variant predicts of each."""
+    rows = []
+    for scenario in SCENARIOS:
+        for variant, study in variants(scenario):
+            folder = place(reports, scenario, variant)
+            measured = rounds_s(folder)
+            row = {"scenario": scenario, "variant": variant, "measured_s": measured.median(),
+                   "spread": measured.std() / measured.mean()}  # fmt: skip
+            own = calibrate_live(folder).study
+            row["own rates"] = measured.median() / simulated_s(own, reports / "simulated" / f"{folder.name}_own")
+            for cost in COSTS:
+                known = calibrate_live(
+                    place(reports, scenario, CALIBRATES), str(reports / cost) if "." in cost else cost
+                )
+                layer = {"method.name": study.base.method.name, "model.cut": study.base.model.cut}
+                if "busy" in variant:
+                    server = known.study.base.server.macs_per_s
+                    layer["server.macs_per_s"] = server * BUSY["server.macs_per_s"] / study_server(scenario)
+                predicted = simulated_s(extended(known.study, layer), reports / "simulated" / f"{folder.name}_{cost}")
+                row[f"by {cost}"] = measured.median() / predicted
+            rows.append(row)
+    table = pd.DataFrame(rows)
+    table.to_csv(reports / "live.csv", index=False, float_format="%.4g")
+    print(table.to_string(index=False, float_format="%.3g"))
+
+
+def study_server(scenario: str) -> float:
+    """Give the rate of a scenario's own server."""
+    rate = load(scenario_file(scenario)).base.server.macs_per_s
+    assert rate
+    return rate
+
+
+if __name__ == "__main__":
+    {"run": run, "tell": tell}[sys.argv[1]](Path(sys.argv[2]))
