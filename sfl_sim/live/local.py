@@ -66,9 +66,11 @@ def main() -> None:
 
     torch.set_num_threads(1)  # before anything starts threads, which a copy of this process would lack
     from sfl_sim.live.agent import IMAGES, Agent
+    from sfl_sim.scenario.own_code import Permission, permitted
 
     nodes, driver, secret, recipe, server = pickle.load(sys.stdin.buffer)
-    own, children = {IMAGES: recipe()}, {}
+    with permitted(Permission(everything=True)):  # what the driver has been permitted
+        own, children = {IMAGES: recipe()}, {}
     for node in nodes:
         if not (child := os.fork()):
             asyncio.run(Agent(node, lambda _: own, allow_code=True).serve(driver, Key(secret), server))

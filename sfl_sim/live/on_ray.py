@@ -70,5 +70,7 @@ class _Placed:
         """Take orders until the driver says that all is over."""
         sys.path.extend(place for place in places if place not in sys.path)
         from sfl_sim.live.agent import Agent, own_of
+        from sfl_sim.scenario.own_code import Permission, permitted
 
-        asyncio.run(Agent(client, own_of, allow_code=True).serve(driver, Key(secret)))
+        with permitted(Permission(everything=True)):  # what the driver has been permitted
+            asyncio.run(Agent(client, own_of, allow_code=True).serve(driver, Key(secret)))
