@@ -41,6 +41,7 @@ bench:
 	python -m benchmarks.memory $(QUICK)
 	python -m benchmarks.soak $(QUICK)
 	python -m benchmarks.clock $(QUICK)
+	python -m benchmarks.live $(QUICK)
 ifndef QUICK
 	python -m benchmarks.cost_model
 	python -m benchmarks.own_networks

@@ -8,6 +8,7 @@ Run it from the root of the repository. A variant that has been run is kept.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,13 +22,14 @@ from sfl_sim.metrics.agreement import FIRST
 from sfl_sim.scenario.load import Study, dump_study, extended, load
 from sfl_sim.scenario.shipped import scenario_file
 from sfl_sim.studies.calibrate_live import calibrate_live
+from sfl_sim.studies.live import simulate
 from sfl_sim.studies.train import run_study
 
 SCENARIOS = "live/digits", "live/fashion"
 CALIBRATES = "splitfed_v2, cut=1"
 """The variant by which devices, links and server are calibrated."""
-COSTS = "macs", "costs.csv"
-"""MACs alone, and costs of calls, moved data and weights that `sfl-sim measure` tells of this machine."""
+COSTS = "macs", "measured"
+"""MACs alone, and costs of calls, moved data and weights that `sfl-sim measure` tells of this machine and network."""
 BUSY = {"server.macs_per_s": 1.0e8}
 """A server that is five times slower, so that jobs wait for it."""
 
@@ -68,6 +70,11 @@ def rounds_s(folder: Path) -> pd.Series:
     return rounds["ended_s"] - rounds["started_s"]
 
 
+def weights(folder: Path) -> str:
+    """Give the digest of a run's trained model."""
+    return str(json.loads((folder / "summary.json").read_text())["variants"][0]["weights_digest"])
+
+
 def simulated_s(study: Study, folder: Path) -> float:
     """Give the seconds of a round by the clock."""
     run_study(study, folder, Settings(timing_only=True, jobs=1, resume=folder.exists()), silent)
@@ -83,22 +90,36 @@ def tell(reports: Path) -> None:
             measured = rounds_s(folder)
             row = {"scenario": scenario, "variant": variant, "measured_s": measured.median(),
                    "spread": measured.std() / measured.mean()}  # fmt: skip
+            row["load"] = pd.read_parquet(folder / "nodes.parquet")["load"].iloc[0]
+            simulated, recorded = simulate(folder, silent)
+            digests = {weights(place) for place in (folder, recorded or simulated)}
+            row["weights"] = "equal" if len(digests) == 1 else "differ"
             own = calibrate_live(folder).study
             row["own rates"] = measured.median() / simulated_s(own, reports / "simulated" / f"{folder.name}_own")
             for cost in COSTS:
-                known = calibrate_live(
-                    place(reports, scenario, CALIBRATES), str(reports / cost) if "." in cost else cost
-                )
+                calibrates = place(reports, scenario, CALIBRATES)
+                known = calibrate_live(calibrates, cost if cost == "macs" else str(costs_of(reports, scenario)))
                 layer = {"method.name": study.base.method.name, "model.cut": study.base.model.cut}
                 if "busy" in variant:
                     server = known.study.base.server.macs_per_s
                     layer["server.macs_per_s"] = server * BUSY["server.macs_per_s"] / study_server(scenario)
                 predicted = simulated_s(extended(known.study, layer), reports / "simulated" / f"{folder.name}_{cost}")
-                row[f"by {cost}"] = measured.median() / predicted
+                row[f"predicted by {cost}"] = measured.median() / predicted
             rows.append(row)
     table = pd.DataFrame(rows)
     table.to_csv(reports / "live.csv", index=False, float_format="%.4g")
     print(table.to_string(index=False, float_format="%.3g"))
+
+
+def costs_of(reports: Path, scenario: str) -> Path:
+    """Measure the parts of a scenario's network on this machine, and give the file of their costs."""
+    name = scenario.replace("/", "_")
+    rows, devices = reports / f"{name}_parts.csv", reports / f"{name}_devices.csv"
+    if not devices.exists():
+        measure = ["measure", scenario, "--name", "here", "--cuts", "1,2,3", "--batches", "8,32", "--threads", "1"]
+        for command in ([*measure, "--out", str(rows)], ["calibrate-devices", str(rows), "--out", str(devices)]):
+            subprocess.run([sys.executable, "-m", "sfl_sim", *command], check=True)
+    return devices.with_name(f"{devices.stem}_cost.csv")
 
 
 def study_server(scenario: str) -> float:

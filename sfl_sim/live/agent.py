@@ -23,7 +23,6 @@ from sfl_sim.engine.cache_key import code_version
 from sfl_sim.errors import ScenarioError, in_short
 from sfl_sim.live.links import Key, address_of
 from sfl_sim.live.pickles import ForeignCode, Name, read, written
-from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Joined
 from sfl_sim.ops import SERVER, Node, State
@@ -48,12 +47,10 @@ class Pace:
     Attributes:
         factor: seconds of a step over the processor's seconds for it.
         links: by the receiver's name, bits per second and latency in seconds.
-        other: the same for receivers without a link of their own.
     """
 
     factor: float
     links: dict[bytes, tuple[float, float]]
-    other: tuple[float, float] | None = None
 
 
 class Measured(NamedTuple):
@@ -227,10 +224,6 @@ class Agent:
         """Seem as slow as this from now on."""
         self._pace = pace
 
-    async def do_on_nan(self, skip: bool) -> None:
-        """Treat losses that are not finite as the run does."""
-        self._executor = Eager(OnNan(skip))
-
     async def do_put(self, keys: Sequence[int], data: bytes) -> None:
         """Keep a thing that the driver has brought under its key."""
         self._put(keys, [self.read(data)])
@@ -315,7 +308,7 @@ class Agent:
         while True:
             job, receiver, keys, envelope, packed = await queue.get()
             began_s, due_s, size = now_s(), 0.0, len(envelope) + len(packed)
-            if self._pace and (link := self._pace.links.get(receiver, self._pace.other)):
+            if self._pace and (link := self._pace.links.get(receiver)):
                 rate_bps, latency_s = link
                 due_s = began_s + 8 * size / rate_bps + latency_s
                 await asyncio.sleep(8 * size / rate_bps)

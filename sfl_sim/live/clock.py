@@ -6,52 +6,25 @@ import time
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import simpy
 from simpy.core import EmptySchedule
 
 from sfl_sim.live.agent import Measured, leaves
 from sfl_sim.live.machines import Machines
-from sfl_sim.ops import Lost, Node, On, Read, Send, ServerNode, State, Value
+from sfl_sim.ops import Lost, Node, On, Read, Send, ServerNode, State, Value, Work
 from sfl_sim.sim.branch import WAITS, Branch
 from sfl_sim.sim.nodes import client_of
 from sfl_sim.sim.operations import Operations
 from sfl_sim.sim.recording import Row
 from sfl_sim.sim.station import Job
 from sfl_sim.store.places import DEVICE
+from sfl_sim.system.cost import amounts
 from sfl_sim.system.presence import Presence
 
 FOR_EVER_S = 2.0**40
-
-
-class MeasuredStep(NamedTuple):
-    """A row of steps.parquet: what a node has measured of an operation."""
-
-    round: int
-    node: str
-    client: int
-    kind: str
-    samples: int
-    priced_s: float
-    cpu_s: float
-    wall_s: float
-    lasts_s: float
-    late_s: float
-    moved_bytes: int
-    size_bytes: int = 0
-    part: str = ""
-    macs: float = 0.0
-    conv_macs: float = 0.0
-    depthwise_macs: float = 0.0
-    dense_macs: float = 0.0
-    attention_macs: float = 0.0
-    calls: float = 0.0
-    pointwise_macs: float = 0.0
-    grouped_macs: float = 0.0
-    moved: float = 0.0
-    pointwise_backward_macs: float = 0.0
-    weights: float = 0.0
+NOTHING = Work.of(0)
 
 
 class Wall(simpy.Environment):
@@ -143,7 +116,7 @@ class LiveOperations(Operations):
     """
 
     env: Wall
-    steps: list[MeasuredStep]
+    steps: list[dict[str, Any]]
 
     def begin_round(self, round: int, in_round: bool = True) -> None:
         """Count operations to this round from now on, and let the clock go."""
@@ -194,9 +167,10 @@ class LiveOperations(Operations):
             client = client_of(op)
             batch = next((each for each in op.args if isinstance(each, Value)), branch.result)
             (_, work, _), _ = self.prices.computing(op)
+            part = getattr(op.state, "part", None)
             self._note(
-                measured, op.node, client, op.step.name, batch.samples, branch.lasts_s, 0, _part(op), work.macs,
-                *work.by_kind, work.n_ops, *work.finer, work.weights,
+                measured, op.node, client, op.step.name, batch.samples, branch.lasts_s,
+                part="" if part is None else f"{part.in_numel}-{part.out_numel}", **amounts(work),
             )  # fmt: skip
             then()
 
@@ -209,13 +183,16 @@ class LiveOperations(Operations):
         self.env.reported(branch.ended_s)
 
     def _note(
-        self, measured: Measured, node: Node | str, client: int, kind: str, samples: int, priced_s: float, *more: Any
+        self, measured: Measured, node: Node | str, client: int, kind: str, samples: int, priced_s: float, **more: Any
     ) -> None:
-        late_s, place = time.monotonic() - measured.ended_s, str(node) if isinstance(node, ServerNode | str) else DEVICE
-        self.steps.append(MeasuredStep(
-            self.round, place, client, kind, samples, priced_s * self.env.slowdown, measured.cpu_s, measured.wall_s,
-            measured.ended_s - measured.began_s, late_s, measured.moved_bytes, *more,
-        ))  # fmt: skip
+        """Add a row of steps.parquet."""
+        place = str(node) if isinstance(node, ServerNode | str) else DEVICE
+        self.steps.append({
+            "round": self.round, "node": place, "client": client, "kind": kind, "samples": samples,
+            "priced_s": priced_s * self.env.slowdown, "cpu_s": measured.cpu_s, "wall_s": measured.wall_s,
+            "lasts_s": measured.ended_s - measured.began_s, "late_s": time.monotonic() - measured.ended_s,
+            "moved_bytes": measured.moved_bytes, "size_bytes": 0, "part": "", **amounts(NOTHING), **more,
+        })  # fmt: skip
 
     def begin(self, job: Job) -> None:
         """Let the server run the step of a job whose turn has come."""
@@ -247,7 +224,8 @@ class LiveOperations(Operations):
         def arrived(measured: Measured) -> None:
             self._measured(branch, measured)
             priced_s = sum(self.prices.transfer_s(link, branch.started_s, payload.size_bytes))
-            self._note(measured, link.place, link.client, payload.kind, payload.samples, priced_s, payload.size_bytes)
+            self._note(measured, link.place, link.client, payload.kind, payload.samples, priced_s,
+                       size_bytes=payload.size_bytes)  # fmt: skip
             self._end_message(branch)
 
         self.env.machines.send(op, payload, arrived, partial(self._lost, branch))
@@ -284,9 +262,3 @@ class LiveOperations(Operations):
         """Make the row of the operation for which a branch waits, as if it ended now."""
         branch.started_s = branch.ended_s = self.env.now
         return super().under_way(branch)
-
-
-def _part(op: On) -> str:
-    """Name the part of the network that a step runs, by the first of its layers' parameters: equal for equal parts."""
-    part = getattr(op.state, "part", None)
-    return "" if part is None else f"{part.in_numel}-{part.out_numel}"

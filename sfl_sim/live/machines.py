@@ -144,20 +144,19 @@ class Machines:
             if (why := alive()) or now_s() > until_s:
                 names = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
                 raise ScenarioError(f"{len(missing)} of {len(self.nodes)} nodes have not come: {names}"
-                                    f"{f'; {why}' if why else ''}", key="--nodes")  # fmt: skip
+                                    f"{f'; {why}' if why else ''}", key="nodes")  # fmt: skip
             self.step(0.1)
 
-    def begin(self, own: Any, *, threads: int, skip_nan: bool, host: str) -> None:
+    def begin(self, own: Any, threads: int = 1, host: str = "127.0.0.1") -> None:
         """Get all nodes ready: their data, which they make of `own`, and their way to the server."""
         self._ready.clear()
         settings = {"own": own, "threads": threads, "server": f"tcp://{host}:{self._ports[SERVER]}"}
         for node in self.nodes:
-            self.order(node, "on_nan", skip_nan)
             self.order(node, "begin", settings)
         while len(self._ready) < len(self.nodes):
             self.step(1.0)
             if self.lost:
-                raise ScenarioError(f"node {min(self.lost)} has gone away while it got ready", key="--nodes")
+                raise ScenarioError(f"node {min(self.lost)} has gone away while it got ready", key="nodes")
         for node, samples in self._ready.items():
             if samples != self._ready[SERVER]:
                 raise ScenarioError(f"node {node} has other training samples than the server", key="data")
@@ -223,11 +222,11 @@ class Machines:
 
     def _on_hello(self, node: Node, release: str, code: str, port: int) -> None:
         if release != (mine := version("sfl-sim")):
-            raise ScenarioError(f"node {node} has another sfl-sim", key="--nodes", found=release, allowed=mine)
+            raise ScenarioError(f"node {node} has another sfl-sim", key="nodes", found=release, allowed=mine)
         if code != code_version():
             self.differ.append(node)
         if node != SERVER and not 0 <= int(str(node)) < self.n_clients:
-            raise ScenarioError("no such client", key="--nodes", found=node, allowed=f"0 to {self.n_clients - 1}")
+            raise ScenarioError("no such client", key="nodes", found=node, allowed=f"0 to {self.n_clients - 1}")
         self._ports[node] = port
 
     def _on_ready(self, node: Node, samples: str) -> None:

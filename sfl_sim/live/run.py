@@ -17,7 +17,7 @@ from sfl_sim.engine.experiment import Elsewhere, Experiment
 from sfl_sim.engine.setup import Setup, setup_of
 from sfl_sim.errors import ScenarioError
 from sfl_sim.live.agent import Measured, Pace
-from sfl_sim.live.clock import FOR_EVER_S, Empty, LiveOperations, MeasuredStep, Wall
+from sfl_sim.live.clock import FOR_EVER_S, Empty, LiveOperations, Wall
 from sfl_sim.live.links import address_of
 from sfl_sim.live.machines import Machines
 from sfl_sim.ops import SERVER, Node, On, Work
@@ -93,7 +93,7 @@ class Live:
     machines: Machines
     slowdown: float = 1.0
     paces: dict[Node, Pace] = field(default_factory=dict)
-    steps: list[MeasuredStep] = field(default_factory=list)
+    steps: list[dict[str, Any]] = field(default_factory=list)
 
     def experiment(self, scenario: Scenario, device: torch.device | None = CPU) -> Experiment:
         """Make the experiment whose steps the nodes run."""
@@ -122,7 +122,7 @@ class Live:
             }
             for machines in [self.machines] for node in machines.nodes
         ]  # fmt: skip
-        return {"steps": pd.DataFrame(self.steps, columns=MeasuredStep._fields), "nodes": pd.DataFrame(nodes)}
+        return {"steps": pd.DataFrame(self.steps), "nodes": pd.DataFrame(nodes)}
 
     def rehearse(self, scenario: Scenario) -> pd.DataFrame:
         """Run a round of all clients that nobody keeps; gives what was measured in it.
@@ -172,7 +172,7 @@ class Live:
             while self.machines.jobs:
                 self.machines.step(1.0)
             if len(taken) <= n:
-                raise ScenarioError("has gone away while its machine was measured", key="--nodes", found=client)
+                raise ScenarioError("has gone away while its machine was measured", key="nodes", found=client)
             time.sleep(RESTS_S)
         return step.work(whole, batch), median(measured.cpu_s for measured in taken[STEPS // 2 :])
 

@@ -166,7 +166,8 @@ class MethodOptions(BaseModel):
 class Method(ABC):
     """A method keeps the global model between rounds, and gives the operations of a round as flows.
 
-    It never waits and never reads a clock. A subclass makes its states in `__init__` and writes `round` and `model`;
+    It never waits and never reads a clock. A state that no step has changed exists everywhere; any other is at a node
+    only if it was made there or sent to it. A subclass makes its states in `__init__` and writes `round` and `model`;
     everything else has a default. Flows yield the operations of `sfl_sim.ops`; what a node computes is a step, of
     `sfl_sim.training.steps` or your own. Name it in a scenario as `method: {name: "my_package.my_module:MyMethod"}`.
 

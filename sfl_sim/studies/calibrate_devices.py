@@ -21,16 +21,21 @@ from sfl_sim.models.part import sample_work, work_of
 from sfl_sim.models.price import price_of
 from sfl_sim.ops import FINER, KINDS, Work
 from sfl_sim.store.files import write_file
-from sfl_sim.system.cost import FittedProcessor, PlainProcessor, Processor, read_cost
+from sfl_sim.system.cost import (
+    WORK_COLUMNS,
+    FittedProcessor,
+    PlainProcessor,
+    Processor,
+    amounts,
+    read_cost,
+    work_of_amounts,
+)
 from sfl_sim.system.profiles import FloatArray, Table, read_table
 
 KEY = "calibrate-devices"
 REFERENCE_MACS = 300_774_272
 """MACs of one image through MobileNet-V2, the network to which rates of device profiles refer."""
 ABOVE_ZERO = "a number above 0"
-WORK_COLUMNS = [*(f"{kind}_macs" for kind in KINDS), "calls", "pointwise_macs", "grouped_macs", "moved",
-                "pointwise_backward_macs", "weights"]  # fmt: skip
-"""Columns with the work of a row itself, all of its mini-batch, as `sfl-sim measure` writes them."""
 
 
 UNKNOWN = "?"
@@ -342,10 +347,7 @@ def _tells_work(table: Table, row: int) -> bool:
 
 def _told_work(table: Table, row: int) -> Work:
     """Return the work that the row tells of its whole mini-batch."""
-    amounts = [float(_amounts(table, column)[row]) for column in WORK_COLUMNS]
-    conv, depthwise, dense, attention, calls, pointwise, grouped, moved, backward, weights = amounts
-    by_kind = (conv, depthwise, dense, attention)
-    return Work(sum(by_kind), by_kind, calls, (pointwise, grouped, moved, backward), weights)
+    return work_of_amounts({column: float(_amounts(table, column)[row]) for column in WORK_COLUMNS})
 
 
 def _amounts(table: Table, column: str) -> FloatArray:
@@ -372,9 +374,9 @@ def _numbers(table: Table, column: str, default: float) -> FloatArray:
 
 
 def work_cells(work: Work) -> dict[str, str]:
-    """Give the cells of `WORK_COLUMNS`."""
-    amounts = [*work.by_kind, work.n_ops, *work.finer, work.weights]
-    return {column: f"{amount:.12g}" for column, amount in zip(WORK_COLUMNS, amounts, strict=True)}
+    """Give the cells of `WORK_COLUMNS`: the work of all of a row's mini-batch."""
+    found = amounts(work)
+    return {column: f"{found[column]:.12g}" for column in WORK_COLUMNS}
 
 
 def _work(table: Table, row: int, name: str, side: int) -> Work:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,13 @@ import numpy as np
 import pandas as pd
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.ops import SERVER, Work
+from sfl_sim.ops import SERVER
 from sfl_sim.scenario.load import Study, extended, load
 from sfl_sim.store import check_unchanged
 from sfl_sim.store.places import DEVICE, DOWNLINK, UPLINK
 from sfl_sim.store.reading import file_of, read_table
 from sfl_sim.store.schema import tables
-from sfl_sim.studies.calibrate_devices import WORK_COLUMNS
-from sfl_sim.system.cost import read_cost
+from sfl_sim.system.cost import read_cost, work_of_amounts
 
 KEY = "calibrate-devices"
 FIRST = 2
@@ -73,7 +72,7 @@ def calibrate_live(run: Path, cost: str | None = None) -> Calibrated:
     cost = cost or own or "macs"
     processor, n = read_cost(cost).processor(1.0), int(rows["client"].max()) + 1
     steps = rows[rows["macs"] > 0]
-    steps = steps.assign(at_one=[processor.seconds(work) for work in _works(steps)])
+    steps = steps.assign(at_one=[processor.seconds(work_of_amounts(row)) for row in steps.to_dict("records")])
     devices = {client: _rate(steps[(steps["node"] == DEVICE) & (steps["client"] == client)]) for client in range(n)}
     if not any(devices.values()):
         raise ScenarioError("tells no rate: no client computes in it", key=KEY, found=str(run))
@@ -96,12 +95,6 @@ def calibrate_live(run: Path, cost: str | None = None) -> Calibrated:
         layer |= {"server.macs_per_s": _short(server), "server.speedup": None, "server.cost": cost}
     found = extended(study, layer)
     return Calibrated(found, _errors(rows, steps, devices, server, links))
-
-
-def _works(rows: pd.DataFrame) -> Iterator[Work]:
-    for macs, *amounts in rows[["macs", *WORK_COLUMNS]].to_numpy(float):
-        by_kind, n_ops, finer, weights = tuple(amounts[:4]), amounts[4], tuple(amounts[5:9]), amounts[9]
-        yield Work(macs, by_kind, n_ops, finer, weights)
 
 
 def _rate(steps: pd.DataFrame) -> float | None:

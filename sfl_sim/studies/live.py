@@ -157,7 +157,7 @@ def gathered(
                 f"waiting for {n} agents: sfl-sim agent --server {nodes.listen} --key {nodes.key} --client 0 to {n - 1}"
             )
         machines.gather(START_S if nodes.are_here else WAIT_S, why_gone)
-        machines.begin(recipe, threads=threads, skip_nan=False, host=host)
+        machines.begin(recipe, threads, host)
         yield machines
 
 

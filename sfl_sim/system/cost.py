@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEY = "clients.compute.cost"
+WORK_COLUMNS = [*(f"{kind}_macs" for kind in KINDS), "calls", "pointwise_macs", "grouped_macs", "moved",
+                "pointwise_backward_macs", "weights"]  # fmt: skip
+"""Columns with the amounts of a `Work` in tables of what was measured, besides `macs`."""
 MACS = "macs"
 FINER_COLUMNS = (
     "pointwise_efficiency", "grouped_efficiency", "moved_macs", "weight_macs", "pointwise_backward",
@@ -28,6 +31,21 @@ class Processor(Protocol):
 
     def seconds(self, work: Work) -> float:
         """Return how long the node computes."""
+
+
+def amounts(work: Work) -> dict[str, float]:
+    """Give the amounts of a work by column: `macs`, and `WORK_COLUMNS`."""
+    each = [*work.by_kind, work.n_ops, *work.finer, work.weights]
+    return {"macs": work.macs, **dict(zip(WORK_COLUMNS, each, strict=True))}
+
+
+def work_of_amounts(found: Mapping[Any, float]) -> Work:
+    """Make the work that has these amounts."""
+    conv, depthwise, dense, attention, n_ops, pointwise, grouped, moved, backward, weights = (
+        found[column] for column in WORK_COLUMNS
+    )
+    by_kind, finer = (conv, depthwise, dense, attention), (pointwise, grouped, moved, backward)
+    return Work(sum(by_kind), by_kind, n_ops, finer, weights)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ from small_server import Server
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
-from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS, Roster, check_burst, check_max_wait
+from sfl_sim.sim.orders import ARRIVAL_DRIVEN, OF_RUNS, ORDERS, Roster, check_burst, check_max_wait
 from sfl_sim.sim.station import Job, Sorting
 
 
 def served(order, jobs, burst=1.0, seed=0, **roster):
     """The clients in the order of service when everybody is always there."""
     left = dict(jobs)
-    policy = ORDERS[order](Roster(list(jobs), left, burst, stream(seed, "order", 1), **roster))
+    policy = (ORDERS | OF_RUNS)[order](Roster(list(jobs), left, burst, stream(seed, "order", 1), **roster))
     sequence = []
     while sum(left.values()):
         waiting = {c: Job(c, state=None, arrived_s=0.0, service_s=1.0) for c, n in left.items() if n}
@@ -31,6 +31,12 @@ def served(order, jobs, burst=1.0, seed=0, **roster):
 
 
 FOUR = dict.fromkeys(range(4), 6)
+
+
+def test_a_recorded_sequence_is_served_again_without_those_who_do_not_take_part():
+    assert served("recorded", {1: 2, 3: 1}, recorded=[3, 7, 1, 1]) == [3, 1, 1]
+    with pytest.raises(ScenarioError, match=r"client 3 brings 2 jobs to this round, and brought 1 to the recorded one"):
+        served("recorded", {1: 2, 3: 2}, recorded=[3, 7, 1, 1])
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import Work
 from sfl_sim.rng import stream
 from sfl_sim.scenario.sections import Compute
-from sfl_sim.studies.calibrate_devices import WORK_COLUMNS, Own, calibrate_devices, work_cells, write_profile
-from sfl_sim.system.cost import read_cost
+from sfl_sim.studies.calibrate_devices import Own, calibrate_devices, work_cells, write_profile
+from sfl_sim.system.cost import WORK_COLUMNS, read_cost
 from sfl_sim.system.devices import draw_devices
 
 NCNN = """device,network,forward_ms

@@ -14,8 +14,9 @@ from sfl_sim.engine.setup import Setup
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
 from sfl_sim.studies import measure as measuring
-from sfl_sim.studies.calibrate_devices import WORK_COLUMNS, work_cells
+from sfl_sim.studies.calibrate_devices import work_cells
 from sfl_sim.studies.measure import measure
+from sfl_sim.system.cost import WORK_COLUMNS
 
 if TYPE_CHECKING:
     from pathlib import Path

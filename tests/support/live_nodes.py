@@ -1,0 +1,71 @@
+"""Nodes of small live runs: processes of this machine, and methods that run on them."""
+
+import os
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+
+from sfl_sim import testing
+from sfl_sim.data.batches import Images
+from sfl_sim.live import agent
+from sfl_sim.live.clock import FOR_EVER_S, Empty, LiveOperations, Wall
+from sfl_sim.live.links import Key
+from sfl_sim.live.local import LocalNodes
+from sfl_sim.live.machines import Machines
+from sfl_sim.sim.dropouts import Dropouts
+from sfl_sim.system.presence import Presence
+
+
+@dataclass(frozen=True)
+class SmallImages:
+    """Makes the samples of a small task, wherever it is asked."""
+
+    n: int
+
+    def __call__(self):
+        return Images(testing.images(self.n), torch.device("cpu"), torch.float64, False, augment=False)
+
+
+@contextmanager
+def small_nodes(samples, recipe=SmallImages):
+    """Nodes for clients with so many samples each."""
+    machines, recipe = Machines(Key.new(), len(samples)), recipe(sum(samples))
+    host = "tcp://127.0.0.1"
+    local = LocalNodes(machines.nodes, machines.listen(host), machines.key, recipe, host)
+    try:
+        machines.gather(60, local.why_gone)
+        machines.begin(recipe)
+        yield machines
+    finally:
+        machines.close()
+        local.end()
+
+
+def on_nodes(method, machines, world, rounds=None):
+    """Run a method on nodes; gives its run, what they have measured, and the bits of the global model."""
+    steps = []
+    presence = [Presence([(0.0, FOR_EVER_S)], FOR_EVER_S) for _ in world.samples]
+    run = testing.simulate(
+        method,
+        world.rounds if rounds is None else rounds,
+        world.order,
+        replace(world.fleet, presence=presence),
+        Empty(),
+        workers=world.workers,
+        environment=lambda now_s: Wall(machines, 1.0, now_s),
+        operations=type("Operations", (LiveOperations,), {"steps": steps}),
+        dropouts=Dropouts("drop", presence),
+    )
+    with machines.at_the_driver():
+        return run, steps, testing.bits(method)
+
+
+@dataclass(frozen=True)
+class OfAnotherTime(SmallImages):
+    """The same, on machines whose clocks are ahead: by 1,000 seconds and by up to 300 more, each by another time."""
+
+    def __call__(self):
+        agent.now_s = lambda: time.monotonic() + 1000 + 100 * (os.getpid() % 4)
+        return super().__call__()
