@@ -111,14 +111,15 @@ class Value:
         return self.load()
 
     def envelope(self) -> Value:
-        """Return the value as its receiver knows it before it comes, whose `unpacked` then takes what is `packed`."""
+        """Return the value as its receiver knows it before it comes; its `unpacked` takes what is `packed`."""
         envelope = Value(self.kind, self.size_bytes, self.samples, self.step)
         envelope.maker = self.maker
         return envelope
 
-    def unpacked(self, packed: Any) -> None:
-        """Take what has crossed the link as the content."""
+    def unpacked(self, packed: Any) -> Value:
+        """Take what has crossed the link, and return what has arrived: by default this value, with that as content."""
         self.content = packed
+        return self
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.kind}, {self.size_bytes} B, {self.samples} samples, step {self.step})"

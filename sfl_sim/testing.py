@@ -37,7 +37,7 @@ from sfl_sim.sim.clock import Clock
 from sfl_sim.sim.dropouts import Dropouts, Policy
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.operations import Executor
-from sfl_sim.sim.orders import ORDERS
+from sfl_sim.sim.orders import OF_RUNS, ORDERS
 from sfl_sim.store import places
 from sfl_sim.system.fleet import Fleet, build_fleet
 from sfl_sim.system.presence import Presence
@@ -153,7 +153,7 @@ def simulate(
     everybody = range(len(method.data))
     executor = executor or (Eager() if method.task.device else Timing())
     settings = {"workers": float("inf"), **settings}
-    clock = EventClock(world or fleet(len(everybody)), executor, ORDERS[order], **settings)
+    clock = EventClock(world or fleet(len(everybody)), executor, (ORDERS | OF_RUNS)[order], **settings)
     clock.run(method.setup(), 1, in_round=False)
     rows = []
     for number, clients in enumerate([everybody] * rounds if isinstance(rounds, int) else rounds, start=1):

@@ -348,7 +348,7 @@ class Agent:
                 if now_s() - ended_s > OVERTAKES_S:
                     raise
                 await asyncio.sleep(0.002)
-        value.unpacked(content)
-        self._put(keys, list(leaves(value)) if isinstance(value, State) else [value])
+        arrived = value.unpacked(content)
+        self._put(keys, list(leaves(arrived)) if isinstance(arrived, State) else [arrived])
         moved = len(envelope) + len(packed) + len(head)
         self.report("done", job, Measured(began_s, ended_s, moved_bytes=moved, sender=sender))

@@ -38,8 +38,9 @@ class LocalNodes:
             start_new_session=True,  # so that Ctrl-C reaches the driver alone, which ends its nodes
         )
         assert self._process.stdin
-        self._process.stdin.write(pickle.dumps((list(nodes), driver, key.secret, recipe, server)))
-        self._process.stdin.close()
+        with self._process.stdin as told:
+            told.write(pickle.dumps((list(nodes), driver, key.secret, recipe, server)))
+        self._process.stdin = None
 
     def why_gone(self) -> str | None:
         """Say why the processes have ended; None if they have not."""
@@ -57,7 +58,7 @@ class LocalNodes:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            self._process.communicate()
 
 
 def main() -> None:

@@ -119,6 +119,7 @@ class Machines:
                 return address
             return f"{address}:{self._socket.bind_to_random_port(address)}"
         except zmq.ZMQError as error:
+            self.close()
             raise ScenarioError(f"cannot be listened at: {error}", key="--listen", found=address) from error
 
     @property

@@ -87,7 +87,7 @@ class Replica(State):
         """Return a copy without weights."""
         return self.empty()
 
-    def unpacked(self, packed: Any) -> None:
+    def unpacked(self, packed: Any) -> Replica:
         """Make the weights of a copy."""
         parameters, buffers, velocity, known = packed
         flat, part = self.part.with_gaps(parameters, self.part.shapes), self.part
@@ -95,6 +95,7 @@ class Replica(State):
         self.content.draws = known.draws
         if self.has_velocity and known.has_momentum:
             self.content.momentum = part.with_gaps(velocity, part.shapes)
+        return self
 
     @classmethod
     def averaged(cls, replicas: Sequence[Replica], shares: Sequence[float]) -> Replica:
@@ -185,10 +186,11 @@ class Bundle(State):
         """Return copies of the members without weights."""
         return Bundle([member.envelope() for member in self.members])
 
-    def unpacked(self, packed: Any) -> None:
+    def unpacked(self, packed: Any) -> State:
         """Make the members' weights."""
         for member, content in zip(self.members, packed, strict=True):
             member.unpacked(content)
+        return self
 
     @property
     def replicas(self) -> list[Replica]:

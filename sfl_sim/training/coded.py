@@ -101,7 +101,7 @@ class Decoded(Value):
         """Give the code of the tensor at `place`, without what stays at the sender."""
         return self._codes[place]
 
-    def unpacked(self, packed: Any) -> None:
+    def unpacked(self, packed: Any) -> Decoded:
         """Decode, and lay the tensors out in memory as they were."""
         codes, strides, rest = packed
         coded = list(zip(codes, self.shapes, strict=True))
@@ -111,6 +111,7 @@ class Decoded(Value):
             for code, shape, stride in zip(self._codes, self.shapes, strides, strict=True)
         ]
         self.content = decoded[0] if rest is None else (*decoded, *rest)
+        return self
 
 
 class CodedGradient(Value):
@@ -194,12 +195,13 @@ class Pulled(Value):
         self.shape = gradient.shape
         self.dtype = gradient.dtype
 
-    def unpacked(self, packed: Any) -> None:
+    def unpacked(self, packed: Any) -> Pulled:
         """Decode, and give each element its place."""
         back, shape, stride = packed
         if self.codec:
             back = self.codec.decode(self.codec.unpack(back, shape, self.dtype), shape, self.dtype)
         self.content = in_memory(_pulled(self, back), stride)
+        return self
 
 
 def _pulled(gradient: CodedGradient | Pulled, back: Tensor) -> Tensor:
@@ -309,8 +311,8 @@ class Learned(Bundle):
         super().__init__([update.sent])  # type: ignore[list-item]
         self.codec = update.codec
 
-    def unpacked(self, packed: Any) -> None:
-        """Turn what was sent into the model that arrives."""
+    def unpacked(self, packed: Any) -> State:
+        """Turn what was sent into the model that arrives, and return that."""
         codes, models = packed
         replicas = _replicas(self.members[0])
         shapes = [((1, n), replica.part.dtype) for replica in replicas for n in numels(self.codec, replica.part)]
@@ -321,6 +323,7 @@ class Learned(Bundle):
             replica.unpacked(
                 (replica.part.without_gaps(replica.weights.flat, replica.part.shapes), buffers, velocity, known)
             )
+        return self.members[0]
 
 
 def learn(replicas: Sequence[Replica], bases: Sequence[Replica], decoded: Iterator[Tensor], codec: Codec) -> None:

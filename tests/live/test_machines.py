@@ -7,15 +7,14 @@ from dataclasses import replace
 import numpy as np
 import psutil
 import pytest
-from live_nodes import OfAnotherTime, on_nodes, small_nodes
+from live_nodes import Fails, OfAnotherTime, Touch, on_nodes, small_nodes
 
 from sfl_sim.live.machines import NeverSent, NodeFailed
 from sfl_sim.live.pickles import ForeignCode
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.split import SplitMethod
 from sfl_sim.methods.wire import Wire
-from sfl_sim.ops import AGGREGATOR, SERVER, Step, on, par, send
-from sfl_sim.sim.orders import recorded
+from sfl_sim.ops import AGGREGATOR, SERVER, on, par, send
 from sfl_sim.store import places
 from sfl_sim.testing import USUAL, bits, cases_of, simulate
 from sfl_sim.training.codecs import Fp16, Int, SplitFC, TopK
@@ -60,7 +59,7 @@ def test_in_the_recorded_sequence_the_simulator_trains_what_nodes_have_trained(n
     jobs = jobs[jobs["started_s"].argsort()]
     turns = {number: jobs["client"][jobs["round"] == number].tolist() for number in (1, 2)}
     method = case.method(USUAL.work())
-    simulate(method, USUAL.rounds, recorded, USUAL.fleet, workers=1, recorded=turns)
+    simulate(method, USUAL.rounds, "recorded", USUAL.fleet, workers=1, recorded=turns)
     assert bits(method) == found
 
 
@@ -97,13 +96,6 @@ class Careless(SplitMethod):
         return copy
 
 
-class Touch(Step):
-    name = "touch"
-
-    def run(self, state):
-        state.weights.flat.add_(1)
-
-
 class Broken(Careless):
     """Runs a step that fails."""
 
@@ -111,20 +103,14 @@ class Broken(Careless):
         yield on(SERVER, Fails(), self.part2)
 
 
-class Fails(Step):
-    name = "fails"
-
-    def run(self, state):
-        raise ZeroDivisionError("by nought")
-
-
-def test_a_value_is_nowhere_but_where_it_was_sent(nodes):
-    with pytest.raises(NeverSent, match=r"is at 0, and is used at server, to which it has never been sent"):
+def test_a_value_is_nowhere_but_where_it_was_sent():
+    never = r"is at 0, and is used at server, to which it has never been sent"
+    with small_nodes(USUAL.samples) as nodes, pytest.raises(NeverSent, match=never):
         on_nodes(Careless(USUAL.work()), nodes, USUAL, rounds=1)
 
 
-def test_the_error_of_a_step_is_that_of_its_node(nodes):
-    with pytest.raises(NodeFailed, match=r"node server: ZeroDivisionError: by nought") as raised:
+def test_the_error_of_a_step_is_that_of_its_node():
+    with small_nodes(USUAL.samples) as nodes, pytest.raises(NodeFailed, match=r"node server: ZeroDivision") as raised:
         on_nodes(Broken(USUAL.work()), nodes, USUAL, rounds=1)
     assert "in run" in raised.value.__notes__[0]
 

@@ -198,9 +198,8 @@ def test_declared_bytes_of_updates_are_packed_bytes(codec):
     packed, arrived = update.packed(), update.snapshot()
     assert update.size_bytes == packed_bytes(packed) == arrived.size_bytes
     assert len(packed[0]) == (len(part1.part.shapes) if isinstance(codec, Int) else 1)
-    received = update.envelope()
-    received.unpacked(packed)
-    found, wanted = (dict(each.weights.named_tensors()) for each in (*received.members, arrived))
+    received = update.envelope().unpacked(packed)
+    found, wanted = (dict(each.weights.named_tensors()) for each in (received, arrived))
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 

@@ -14,6 +14,7 @@ from sfl_sim.live.clock import FOR_EVER_S, Empty, LiveOperations, Wall
 from sfl_sim.live.links import Key
 from sfl_sim.live.local import LocalNodes
 from sfl_sim.live.machines import Machines
+from sfl_sim.ops import Step
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.system.presence import Presence
 
@@ -69,3 +70,17 @@ class OfAnotherTime(SmallImages):
     def __call__(self):
         agent.now_s = lambda: time.monotonic() + 1000 + 100 * (os.getpid() % 4)
         return super().__call__()
+
+
+class Touch(Step):
+    name = "touch"
+
+    def run(self, state):
+        state.weights.flat.add_(1)
+
+
+class Fails(Step):
+    name = "fails"
+
+    def run(self, state):
+        raise ZeroDivisionError("by nought")
