@@ -34,6 +34,8 @@ SHIPPED = ["name", "seed", "accuracy", "best_accuracy", "client_accuracy", "hybr
            "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]  # fmt: skip
 IN_POINTS = {"performance_gap", "accuracy_spread", "backward_transfer"}
 """Figures besides accuracies that claims compare in points."""
+TO_TARGET = {"rounds_to_accuracy": 1, "time_to_accuracy_s": 1 / 60, "bytes_to_accuracy": 1e-9}
+"""Figures to a target, and their scales: rounds, minutes, GB."""
 PAGES = RESULTS / "README.md", (RESULTS / "claims.yaml").with_suffix(".md")
 MARKED = re.compile(r"(<!-- claims: ([^\n]*) -->\n).*?(<!-- end -->)", re.DOTALL)
 WORDS = "reproduced", "refuted", "undecided", "not run"
@@ -85,7 +87,8 @@ def _by_seed(study: str, pair: Mapping[str, str]) -> list[float]:
     """Give the differences of a figure between two variants of a study, or of two figures, by seed."""
     table = pd.read_csv(DATA / f"{study.replace('/', '_')}.csv").set_index(["name", "seed"])
     of, against = pair["of"], pair.get("against", pair["of"])
-    scale = 100 if of in IN_POINTS or of.endswith("accuracy") or of.startswith("place") else 1
+    is_share = of in IN_POINTS or of.endswith("accuracy") or of.startswith("place")
+    scale = TO_TARGET.get(of, 100 if is_share else 1)
     return (scale * (table.loc[pair["more"], of] - table.loc[pair["than"], against])).tolist()
 
 
