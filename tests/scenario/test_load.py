@@ -257,7 +257,7 @@ TOP = "name, seed, repeats, data, model, clients, server, method, train, wire, l
         (
             "grid:\n  model.cut: [1, 2]\n  server.orders: [fcfs]\n",
             "a.yaml:3: server.orders: unknown key (found 'orders'; allowed: speedup, macs_per_s, cost, call_s, "
-            "workers, order, burst, max_wait_s, include_model_exchange; did you mean 'order'?)",
+            "workers, order, burst, max_wait_s, recorded, include_model_exchange; did you mean 'order'?)",
         ),
         (
             "train: {rounds: 4}\ngrid:\n- train.lr: 0.1\n- train.rounds:\n  - 1\n  - x\n",

@@ -27,7 +27,7 @@ def said(values):
         (
             {"server": {"orders": "fcfs"}},
             "server.orders: unknown key (found 'orders'; allowed: speedup, macs_per_s, cost, call_s, workers, "
-            "order, burst, max_wait_s, include_model_exchange; did you mean 'order'?)",
+            "order, burst, max_wait_s, recorded, include_model_exchange; did you mean 'order'?)",
         ),
         (
             {"data": {"partition": {"kind": "dirichlet", "alpa": 1}}},

@@ -22,6 +22,8 @@ from sfl_sim.studies.calibrate_live import calibrate_live
 from sfl_sim.studies.live import Nodes, live, simulate
 from sfl_sim.studies.train import run_study
 
+pytestmark = pytest.mark.xdist_group("live")  # whose fixtures begin processes, and listen at one port
+
 SCENARIO = {
     "name": "small",
     "data": {"name": "digits", "train_samples": 96, "test_samples": 50},
@@ -169,11 +171,11 @@ def test_an_agent_says_why_it_cannot_take_part(waiting, tmp_path, capsys):
     )
 
 
-def test_ctrl_c_ends_a_live_run_and_all_its_processes(waiting):
+def test_an_interrupted_live_run_ends_all_its_processes(waiting):
     *_, process = waiting
     children = psutil.Process(process.pid).children(recursive=True)
     assert children
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)  # which goes the way of Ctrl-C, and which no shell lets children ignore
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said.endswith("sfl-sim: interrupted\n")
