@@ -52,7 +52,7 @@ def on_ray(variants: Mapping[int, Variant], folder: RunFolder, settings: Setting
         "num_cpus": 1 if settings.timing_only else settings.threads,
         "num_gpus": 1 / (settings.jobs or 1) if device == "cuda" else 0,
     }
-    with _connected(ray, settings.address):
+    with connected(ray, settings.address):
         _require_room(ray, **resources)
         from ray.util.queue import Queue
 
@@ -120,7 +120,7 @@ def _settle(ray: ModuleType, result: Any, variant: Variant, place: Path) -> None
 
 
 @contextmanager
-def _connected(ray: ModuleType, address: str | None) -> Iterator[None]:
+def connected(ray: ModuleType, address: str | None) -> Iterator[None]:
     """Connect to the cluster, or to a Ray on this machine that ends with the block; an existing connection is kept."""
     if ray.is_initialized():
         yield

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sfl_sim.engine.ray_backend import find_ray
+from sfl_sim.engine.ray_backend import connected, find_ray
 from sfl_sim.errors import ScenarioError, in_short
 from sfl_sim.live.links import Key
 
@@ -28,12 +28,7 @@ def agents_on_ray(address: str, n_clients: int, driver: str, key: Key) -> Iterat
     Raises ScenarioError if the cluster cannot be reached, or some clients have a node of their own and others not.
     """
     ray = find_ray()
-    began = not ray.is_initialized()
-    try:
-        ray.init(address=None if address == "local" else address, ignore_reinit_error=True, log_to_driver=False)
-    except (ConnectionError, ValueError) as error:
-        raise ScenarioError(f"no Ray cluster answers: {error}", key="--address", found=address) from error
-    try:
+    with connected(ray, None if address == "local" else address):
         there = ray.cluster_resources()
         named = [client for client in range(n_clients) if there.get(resource(client))]
         if named and len(named) < n_clients:
@@ -58,9 +53,6 @@ def agents_on_ray(address: str, n_clients: int, driver: str, key: Key) -> Iterat
         finally:
             for actor in actors:
                 ray.kill(actor)
-    finally:
-        if began:
-            ray.shutdown()
 
 
 class _Placed:
