@@ -86,10 +86,20 @@ class Wall(simpy.Environment):
 
 
 class Empty:
-    """The executor of a driver: it computes nothing, and copies are empty."""
+    """The executor of a driver: it computes nothing, and copies are empty.
+
+    Attributes:
+        wall: the clock of its run.
+    """
 
     name = "live"
     computes = True
+    wall: Wall
+
+    def clock(self, machines: Machines, slowdown: float, now_s: float) -> Wall:
+        """Make the clock, which stands still when a round has been finished."""
+        self.wall = Wall(machines, slowdown, now_s)
+        return self.wall
 
     def run(self, op: On) -> None:
         """Compute nothing."""
@@ -105,7 +115,8 @@ class Empty:
         """Give None: `LiveOperations` asks the node."""
 
     def finish(self) -> None:
-        """Finish a round: a no-op."""
+        """Finish a round: what follows, such as an evaluation, takes no time."""
+        self.wall.stand()
 
 
 class LiveOperations(Operations):

@@ -14,7 +14,6 @@ from sfl_sim.ops import SERVER, Node, ServerNode
 
 HEARTBEAT_MS, SILENT_MS = 1_000, 10_000
 """How often a connection shows that it is alive, and how long it may be silent."""
-DRIVER = b"driver"
 
 
 class Key:

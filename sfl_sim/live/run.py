@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -17,7 +18,7 @@ from sfl_sim.engine.experiment import Elsewhere, Experiment
 from sfl_sim.engine.setup import Setup, setup_of
 from sfl_sim.errors import ScenarioError
 from sfl_sim.live.agent import Measured, Pace
-from sfl_sim.live.clock import FOR_EVER_S, Empty, LiveOperations, Wall
+from sfl_sim.live.clock import FOR_EVER_S, Empty, LiveOperations
 from sfl_sim.live.links import address_of
 from sfl_sim.live.machines import Machines
 from sfl_sim.ops import SERVER, Node, On, Work
@@ -101,13 +102,13 @@ class Live:
         presence = [Presence([(0.0, FOR_EVER_S)], FOR_EVER_S) for _ in range(n)]
         for client in self.machines.lost:
             presence[client] = Presence([], FOR_EVER_S)
-        operations = type("Operations", (LiveOperations,), {"steps": self.steps})
+        operations, executor = type("Operations", (LiveOperations,), {"steps": self.steps}), Empty()
         clock = {
-            "environment": lambda now_s: Wall(self.machines, self.slowdown, now_s),
+            "environment": partial(executor.clock, self.machines, self.slowdown),
             "operations": operations,
             "dropouts": Dropouts("drop", presence),
         }
-        elsewhere = Elsewhere(Empty(), presence, clock, self.machines.at_the_driver, self.tables)
+        elsewhere = Elsewhere(executor, presence, clock, self.machines.at_the_driver, self.tables)
         return Experiment(scenario, device, elsewhere=elsewhere)
 
     def tables(self) -> dict[str, pd.DataFrame]:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from sfl_sim.cli import main
+from sfl_sim.engine.evaluation import Evaluator
 from sfl_sim.engine.news import silent
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
@@ -41,9 +42,16 @@ SCENARIO = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A live run of the scenario."""
-    place = tmp_path_factory.mktemp("live")
-    return live(parse(SCENARIO), place / "small", notify=silent).folder
+    """A live run of the scenario, whose evaluations take long."""
+    evaluate = Evaluator.of_round
+
+    def slowly(*round):
+        time.sleep(0.3)
+        return evaluate(*round)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Evaluator, "of_round", slowly)
+        return live(parse(SCENARIO), tmp_path_factory.mktemp("live") / "small", notify=silent).folder
 
 
 def test_a_live_run_is_a_run_like_any_other_whose_time_is_measured(run):
@@ -59,6 +67,11 @@ def test_a_live_run_is_a_run_like_any_other_whose_time_is_measured(run):
     assert nodes["is_same_code"].all()
     stretched = nodes.set_index("node")["stretched"]
     assert stretched["0"] == pytest.approx(2 * stretched["1"])
+
+
+def test_an_evaluation_between_rounds_takes_no_time(run):
+    first, second = pd.read_parquet(run / "rounds.parquet").to_dict("records")
+    assert second["started_s"] - first["ended_s"] < 0.05
 
 
 def test_simulated_with_its_rates_and_in_its_sequence_the_weights_are_equal(run, tmp_path):

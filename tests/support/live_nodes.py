@@ -4,13 +4,14 @@ import os
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from sfl_sim import testing
 from sfl_sim.data.batches import Images
 from sfl_sim.live import agent
-from sfl_sim.live.clock import FOR_EVER_S, Empty, LiveOperations, Wall
+from sfl_sim.live.clock import FOR_EVER_S, Empty, LiveOperations
 from sfl_sim.live.links import Key
 from sfl_sim.live.local import LocalNodes
 from sfl_sim.live.machines import Machines
@@ -46,16 +47,16 @@ def small_nodes(samples, recipe=SmallImages):
 
 def on_nodes(method, machines, world, rounds=None):
     """Run a method on nodes; gives its run, what they have measured, and the bits of the global model."""
-    steps = []
+    steps, executor = [], Empty()
     presence = [Presence([(0.0, FOR_EVER_S)], FOR_EVER_S) for _ in world.samples]
     run = testing.simulate(
         method,
         world.rounds if rounds is None else rounds,
         world.order,
         replace(world.fleet, presence=presence),
-        Empty(),
+        executor,
         workers=world.workers,
-        environment=lambda now_s: Wall(machines, 1.0, now_s),
+        environment=partial(executor.clock, machines, 1.0),
         operations=type("Operations", (LiveOperations,), {"steps": steps}),
         dropouts=Dropouts("drop", presence),
     )
