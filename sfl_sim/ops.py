@@ -8,7 +8,7 @@ A method is a generator (a *flow*) that yields operations and receives their res
     par(flows)                     run flows in parallel and wait for all; gives the list of their return values. Named
                                    flows, in a mapping, give a mapping without those whose client was lost
     start(flow)                    run a flow in the background; not even the end of the round waits for it
-    present(clients)               wait until at least one of the clients is present; gives those that are
+    present(nodes)                 wait until at least one of the clients, or servers, is there; gives those that are
     read(value)                    wait for the number in `value`: the only way to branch on a result of training; None
                                    in a timing-only run, which knows no number
     expect(state, jobs)            announce how many training jobs each client will bring to a shared `state`,
@@ -48,12 +48,19 @@ class ServerNode(NamedTuple):
     """Node where jobs of clients wait for a worker. Clients themselves are the nodes 0, 1, 2, ...
 
     Attributes:
-        role: what it does, as records name it.
-        number: tells servers of one role apart.
+        role: what it does.
+        number: tells servers of one role apart, from 1; 0 where there is one.
+        beside: name of the server at whose place it stands; empty: it has a place of its own.
     """
 
     role: str
     number: int = 0
+    beside: str = ""
+
+    @property
+    def place(self) -> str:
+        """Name of the place where it stands: messages between nodes at one place need no link."""
+        return self.beside or str(self)
 
     def __repr__(self) -> str:
         return str(self).upper()
@@ -66,8 +73,13 @@ Node = int | ServerNode
 
 SERVER = ServerNode("server")
 """Main server, which holds part-2."""
-AGGREGATOR = ServerNode("aggregator")
+AGGREGATOR = ServerNode("aggregator", beside="server")
 """Fed server, which averages part-1 and sees neither activations nor labels."""
+
+
+def aggregator_of(server: ServerNode) -> ServerNode:
+    """Give the fed server at the place of a server."""
+    return ServerNode(AGGREGATOR.role, beside=server.place)
 
 
 class Value:
@@ -78,7 +90,7 @@ class Value:
         size_bytes: size as a message.
         samples: number of training samples that it stands for; 0 if there are none.
         step: mini-batch index within the round; -1 if none.
-        maker: node that produced it; None before an operation does.
+        maker: node that produced it, or the client whose job at a server did; None before an operation does.
         content: content, filled by the executor; None in timing-only runs.
 
     In a simulation the receiver holds the very value that was sent. Where nodes are processes, its sender packs it, and
@@ -297,12 +309,12 @@ class Start:
 
 @dataclass(slots=True)
 class Present:
-    """Operation that waits until at least one of the `clients` is present.
+    """Operation that waits until at least one of the `nodes`, clients or servers of tiers, is present.
 
     The flow receives the list of all that are, in the order given.
     """
 
-    clients: Sequence[int]
+    nodes: Sequence[Node]
 
 
 @dataclass(slots=True)
@@ -314,13 +326,14 @@ class Read:
 
 @dataclass(slots=True)
 class Expect:
-    """Announcement of `jobs[c]` training jobs of client c on `state` in this round, for the order policy.
+    """Announcement of `jobs[c]` training jobs of client c on `state` in this round, for the order policy of a server.
 
     The mapping's order is the cyclic order.
     """
 
     state: State
     jobs: Mapping[int, int]
+    node: ServerNode = SERVER
 
 
 class Event:

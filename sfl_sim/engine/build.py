@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +20,11 @@ from sfl_sim.engine.losses import build_loss
 from sfl_sim.engine.optimisation import counts_of_clients, one_batch_size, optimisation
 from sfl_sim.engine.participation import round_size
 from sfl_sim.engine.registry import find_codec, find_method, find_model, find_order, method_options
+from sfl_sim.engine.tiers import build_tiers
 from sfl_sim.errors import ScenarioError
 from sfl_sim.goals import Goal
-from sfl_sim.methods import Method, Task
+from sfl_sim.methods import METHODS, Method, MethodOptions, Task
+from sfl_sim.methods.hierarchical import hierarchical
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.cuts import client_cuts, cuts_at
 from sfl_sim.models.forward_settings import ForwardSettings
@@ -34,10 +36,10 @@ from sfl_sim.models.zoo import is_weightless, network
 from sfl_sim.ops import SERVER
 from sfl_sim.rng import stream
 from sfl_sim.scenario.optional_sections import Noise
-from sfl_sim.scenario.sections import ClientCuts, Clients, Model, Scenario, Server, Train
+from sfl_sim.scenario.sections import ClientCuts, Clients, Model, Scenario, Station, Train
 from sfl_sim.sim.clock import Clock, Plans
 from sfl_sim.sim.dropouts import Dropouts
-from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.event_clock import EventClock, Queueing
 from sfl_sim.sim.operations import Executor
 from sfl_sim.sim.orders import OF_RUNS, check_burst, check_max_wait, usual_burst
 from sfl_sim.store import places
@@ -82,20 +84,35 @@ def build_method(
     data = _client_data(scenario, dataset, shares, net=net, fleet=fleet, device=device)
     _check_error_feedback(scenario, round_cuts)
     wire = _wire(scenario, round_cuts)
+    tiers = build_tiers(scenario, fleet, net, [*cuts, *round_cuts])
     task = Task(
-        network=net, cuts=cuts, data=data, **optimisation(train, fleet), uniform_weights=train.agg_weights == "uniform",
+        network=net, tiers=tiers, cuts=cuts, data=data, **optimisation(train, fleet),
+        uniform_weights=train.agg_weights == "uniform",
         label_counts=counts, label_names=dataset.label_names, seed=scenario.seed, device=device,
         sample_s=SecondsPerSample(net, cuts, data=data, fleet=fleet, wire=wire),
         participants=round_size(scenario.clients.participation, len(shares)),
         round_cuts=round_cuts, method=scenario.method.name, wire=wire,
     )  # fmt: skip
-    method = kind(task, options)
+    method = _with_tiers(kind, scenario)(task, options)
     _check_defences(scenario, method)
     if method.is_split:
         method.optimiser(1, SERVER)
     elif train.server:
         raise ScenarioError(f"{scenario.method.name} trains nothing at a main server", key="train.server")
     return method
+
+
+def _with_tiers(kind: type[Method], scenario: Scenario) -> Callable[[Task, MethodOptions | None], Method]:
+    """Give what makes the method of a scenario. Raises ScenarioError for servers that it cannot have."""
+    if not scenario.servers:
+        return kind
+    if not kind.tiered:
+        able = [name for name, one in METHODS.items() if one.tiered]
+        raise ScenarioError(f"{scenario.method.name} has one server", key="servers", allowed=f"with {', '.join(able)}")
+    if scenario.clients.overcommit:
+        problem = "cannot be given together with servers, each of which waits for clients of its own"
+        raise ScenarioError(problem, key="clients.overcommit", found=scenario.clients.overcommit)
+    return hierarchical(kind)
 
 
 def build_network(scenario: Scenario, dataset: Dataset, above: int = 0) -> Network:
@@ -329,19 +346,22 @@ def build_clock(
         settings: others of the `EventClock` than the scenario's.
     """
     server = scenario.server
-    order = find_order(server.order)
-    burst = server_burst(scenario)
-    check_burst(server.order, burst)
-    check_max_wait(server.order, server.max_wait_s)
+    queue = _queueing(server, scenario.seed, "server", places.SERVER)
+    queues = {
+        node: _queueing(tier, scenario.seed, f"servers.{name}", str(node))
+        for name, tier in scenario.servers.items()
+        for node in fleet.tiers[name].nodes
+    }
     events = EventClock(
         fleet,
         executor,
-        order,
-        workers=server_workers(scenario) if workers is None else workers,
-        burst=burst,
+        queue.order,
+        workers=queue.workers if workers is None else workers,
+        burst=queue.burst,
         labels=counts.argmax(axis=1).tolist(),
-        max_wait_s=float("inf") if server.max_wait_s is None else server.max_wait_s,
-        recorded=_recorded_turns(server, scenario.seed),
+        max_wait_s=queue.max_wait_s,
+        recorded=queue.recorded,
+        queues=queues,
         seed=scenario.seed,
         include_model_exchange=server.include_model_exchange,
         **{"dropouts": _dropouts(scenario.clients, fleet), **settings},
@@ -349,25 +369,39 @@ def build_clock(
     return Clock(events, plans)
 
 
-def _recorded_turns(server: Server, seed: int) -> dict[int, list[int]] | None:
-    """Read, by round, which clients' jobs a run's server has served one after another; None if nobody asks.
+def _queueing(server: Station, seed: int, key: str, node: str) -> Queueing:
+    """Make the settings of a server's queue; `key` is that of its section, `node` its name in records."""
+    burst = burst_of(server)
+    check_burst(server.order, burst)
+    check_max_wait(server.order, server.max_wait_s)
+    return Queueing(
+        find_order(server.order, f"{key}.order"),
+        _number(server.workers),
+        burst=burst,
+        max_wait_s=float("inf") if server.max_wait_s is None else server.max_wait_s,
+        recorded=_recorded_turns(server, seed, f"{key}.recorded", node),
+    )
+
+
+def _recorded_turns(server: Station, seed: int, key: str, node: str) -> dict[int, list[int]]:
+    """Read, by round, which clients' jobs a run's server has served one after another; none if nobody asks.
 
     Raises ScenarioError if there is no such run, or several of this seed.
     """
     if server.order not in OF_RUNS:
-        return None
-    key, found = "server.recorded", server.recorded
+        return {}
+    found = server.recorded
     if found is None:
-        raise ScenarioError(f"is needed by server.order: {server.order}", key=key, allowed="the folder of a run")
+        raise ScenarioError(f"is needed by order: {server.order}", key=key, allowed="the folder of a run")
     try:
         columns = ["variant", "seed", "round", "node", "client", "started_s", "macs"]
         rows = pd.read_parquet(os.path.expanduser(found), columns=columns)
     except (OSError, ValueError) as error:
         raise ScenarioError("holds no operations of a run", key=key, found=found) from error
-    rows = rows[(rows["seed"] == seed) & (rows["node"] == places.SERVER) & (rows["client"] >= 0) & (rows["macs"] > 0)]
+    rows = rows[(rows["seed"] == seed) & (rows["node"] == node) & (rows["client"] >= 0) & (rows["macs"] > 0)]
     if rows["variant"].nunique() != 1:
         several = ", ".join(rows["variant"].unique()) or "none"
-        problem = f"needs one variant with jobs at the server and seed {seed}, has {several}"
+        problem = f"needs one variant with jobs at the {node} and seed {seed}, has {several}"
         raise ScenarioError(problem, key=key, found=found)
     by_round = rows.sort_values("started_s", kind="stable").groupby("round")["client"]
     return {number: clients.tolist() for number, clients in by_round}  # type: ignore[misc]
@@ -378,9 +412,8 @@ def server_workers(scenario: Scenario) -> float:
     return _number(scenario.server.workers)
 
 
-def server_burst(scenario: Scenario) -> float:
-    """Return the number of jobs that the scenario's server runs of a client in a row; infinity for all."""
-    server = scenario.server
+def burst_of(server: Station) -> float:
+    """Return the number of jobs that a server runs of a client in a row; infinity for all."""
     return usual_burst(server.order) if server.burst is None else _number(server.burst)
 
 

@@ -248,7 +248,8 @@ class Experiment:
     def _row(self, walked: WalkedRound) -> dict[str, Any]:
         """Make the columns of a finished round's row that need the clock alone."""
         lost = self.walk.participation.end(walked.clients, walked.own_ops)
-        return {**round_row(walked), "client_joule": self._spend(walked), **lost, **self.method.figures()}
+        between = {"bytes_backbone": 0} if self.fleet.tiers else {}
+        return {**between, **round_row(walked), "client_joule": self._spend(walked), **lost, **self.method.figures()}
 
     def _spend(self, walked: WalkedRound) -> float | None:
         """Add what it takes from the batteries to `joule`; gives the mean of the participants, None if unknown."""

@@ -74,16 +74,16 @@ def find_method(name: str) -> type[Method]:
     return kind
 
 
-def find_order(name: str) -> Order:
+def find_order(name: str, key: str = "server.order") -> Order:
     """Return the order's function. Raises ScenarioError if there is none."""
     known = ORDERS | OF_RUNS | PRESETS  # a preset is expanded before, but may be suggested
-    order: Order = named(name, known, "server.order", "orders")
+    order: Order = named(name, known, key, "orders")
     try:
         fits = callable(order(Roster([0], {0: 1}, recorded=[0])))
     except Exception:  # a user's function may raise anything
         fits = False
     if not fits:
-        raise ScenarioError("is not a function that makes a policy of a roster", key="server.order", found=name)
+        raise ScenarioError("is not a function that makes a policy of a roster", key=key, found=name)
     return order
 
 

@@ -44,7 +44,7 @@ class Setup:
         self.test_sets = deal_tests(scenario, self.dataset, self.counts)
         self.label_order = label_order(self.dataset.n_labels, stream(scenario.seed, "label order"))
         self.cyclic = cyclic_clients(self.counts, self.label_order)
-        self.fleet = build_fleet(len(self.shares), scenario.seed, scenario.clients, scenario.server)
+        self.fleet = build_fleet(len(self.shares), scenario.seed, scenario.clients, scenario.server, scenario.servers)
 
     def method(self, device: torch.device | None) -> Method:
         """Make the method with its task, as it is before the first round; without a device, it has no weights.

@@ -7,7 +7,7 @@ from math import inf
 
 import pandas as pd
 
-from sfl_sim.engine.build import check_eager, check_rounds, server_burst
+from sfl_sim.engine.build import burst_of, check_eager, check_rounds
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS, Method
 from sfl_sim.metrics.accuracy import confusion_table
@@ -35,7 +35,7 @@ class Snapshots:
     ) -> None:
         assert scenario.report.snapshots is not None
         self.wanted = scenario.report.snapshots
-        self.burst = server_burst(scenario)
+        self.burst = burst_of(scenario.server)
         self.method = method
         self.evaluate = evaluate
         self.clock = clock

@@ -15,7 +15,7 @@ from sfl_sim.live.agent import Measured, leaves
 from sfl_sim.live.machines import Machines
 from sfl_sim.ops import Lost, Node, On, Read, Send, ServerNode, State, Value, Work
 from sfl_sim.sim.branch import WAITS, Branch
-from sfl_sim.sim.nodes import client_of
+from sfl_sim.sim.nodes import client_of, maker_of
 from sfl_sim.sim.operations import Operations
 from sfl_sim.sim.recording import Row
 from sfl_sim.sim.station import Job
@@ -147,7 +147,7 @@ class LiveOperations(Operations):
         """Let a client's device run a step, or bring it to the station of another node."""
         branch.requested_s = self.env.now
         branch.macs, branch.lasts_s, branch.result = self.prices.look_up(op)
-        branch.result.maker = op.node
+        branch.result.maker = maker_of(op)
         branch.lost_s = inf
         if isinstance(op.node, ServerNode):
             return self._bring(branch, self._station_of[op.node], inf)

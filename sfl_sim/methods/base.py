@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from sfl_sim.data.batches import ClientData
 from sfl_sim.errors import ScenarioError
+from sfl_sim.methods.tiers import Tiers
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Bundle, Joined, Replica
@@ -46,6 +47,7 @@ class Task:
         optimizer, momentum, weight_decay, clip_norm: the local optimisers, as `optimiser_of` takes them.
         client_lr: lr of each client, in place of `lr`; empty if that is theirs.
         server: what is different at the main server: `lr`, `optimizer`, `momentum`, `weight_decay`.
+        tiers: servers between clients and the main server.
         uniform_weights: k_c = 1/n instead of |D_c| / sum |D| (docs/methods/README.md#symbols).
         wire: what messages are coded by.
         method: the method's name in the scenario, for errors.
@@ -66,6 +68,7 @@ class Task:
     client_lr: Sequence[float] = ()
     server: Mapping[str, Any] = field(default_factory=dict)
     uniform_weights: bool = False
+    tiers: Tiers = field(default_factory=Tiers)
     label_counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     label_names: Sequence[str] = ()
     sample_s: Callable[[int], float] = lambda client: 1.0
@@ -271,6 +274,9 @@ class Method(ABC):
     """True if a client that is lost leaves nothing behind: the round is as if it had not been chosen for it."""
     server_share: float = 1.0
     """Weight of the server's loss in the loss that is minimised, and so of the gradients that come down."""
+    tiered: ClassVar[bool] = False
+    """True if nothing but `model()` passes from round to round, one replica after the other: servers of a tier can then
+    run it side by side, and average. Written as `class MyMethod(Method, tiered=True)`, and not inherited."""
     has_exits: ClassVar[bool] = False
     """True if clients have exits of their own, and answer the requests for which these are confident."""
 
@@ -279,9 +285,12 @@ class Method(ABC):
     neutral: ClassVar[MethodOptions | None] = MethodOptions()
     """What options are set to, so that one client alone learns what SGD does without a split; None if it never does."""
 
-    def __init_subclass__(cls, regular: bool = False, survives: bool = False, **others: Any) -> None:
+    def __init_subclass__(
+        cls, regular: bool = False, survives: bool = False, tiered: bool = False, **others: Any
+    ) -> None:
         super().__init_subclass__(**others)
         cls.regular = vars(cls).get("regular", regular)
+        cls.tiered = vars(cls).get("tiered", tiered)
         cls.survives = vars(cls).get("survives", survives)
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:

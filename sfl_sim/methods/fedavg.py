@@ -14,7 +14,7 @@ from sfl_sim.ops import AGGREGATOR, Flow, on, par
 from sfl_sim.training.steps import Train
 
 
-class FedAvg(Method, regular=True, survives=True):
+class FedAvg(Method, regular=True, survives=True, tiered=True):
     """Clients train copies of the whole model; the aggregator averages them."""
 
     is_split, only_averages, forgets_lost = False, True, True

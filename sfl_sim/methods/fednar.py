@@ -20,7 +20,7 @@ class NarOptions(MethodOptions):
     """Norm to which each part's gradient with its weight decay is clipped (M)."""
 
 
-class FedNAR(ServerCopies, regular=True, survives=True):
+class FedNAR(ServerCopies, regular=True, survives=True, tiered=True):
     """SplitFedV1 with co-clipping in every local step."""
 
     Options = NarOptions

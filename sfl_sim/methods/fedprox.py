@@ -21,7 +21,7 @@ class ProxOptions(MethodOptions):
     """Weight of the proximal term (mu/2) ||w - w^r||^2, of both parts."""
 
 
-class FedProx(ServerCopies, regular=True, survives=True):
+class FedProx(ServerCopies, regular=True, survives=True, tiered=True):
     """SplitFedV1 with a proximal term in every local step."""
 
     Options = ProxOptions

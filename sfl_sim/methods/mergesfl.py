@@ -38,7 +38,7 @@ class MergeOptions(MethodOptions):
     out; or as many as clients have on average, as in SMoFi's comparison."""
 
 
-class MergeSFL(SplitMethod, regular=True, survives=True):
+class MergeSFL(SplitMethod, regular=True, survives=True, tiered=True):
     """Server steps on the merged mini-batches of all clients; part-1 is averaged every round."""
 
     Options = MergeOptions

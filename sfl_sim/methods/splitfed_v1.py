@@ -24,7 +24,7 @@ class V1Options(MethodOptions):
     """Average the copies of part-2 after every mini-batch step, local epoch or round."""
 
 
-class SplitFedV1(ServerCopies, regular=True, survives=True):
+class SplitFedV1(ServerCopies, regular=True, survives=True, tiered=True):
     """Clients train side by side, each with its own copy of part-2; both parts are averaged."""
 
     Options = V1Options

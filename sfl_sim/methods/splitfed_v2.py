@@ -32,7 +32,7 @@ class V2Options(MethodOptions):
     mini-batch."""
 
 
-class SplitFedV2(SharedServer, SplitMethod, regular=True, survives=True):
+class SplitFedV2(SharedServer, SplitMethod, regular=True, survives=True, tiered=True):
     """Part-1 is averaged every round; part-2 is one state, changed in the order in which the server serves."""
 
     Options = V2Options

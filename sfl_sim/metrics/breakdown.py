@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sfl_sim.store import places
 from sfl_sim.store.columns import BREAKDOWN
 
-_PRECEDENCE = ("device", "uplink", "downlink", "server", "queue", "assistants", "aggregate")
+_PRECEDENCE = ("device", "uplink", "downlink", "backbone", "server", "queue", "assistants", "aggregate")
 """Order of precedence: an instant at which several things happen to a participant counts as the first of these."""
 _OF_ASSISTANTS = (b"request", b"knowledge")
 """Messages to and from assistants."""
@@ -25,11 +25,12 @@ def breakdown(
 
     `queue` is waiting at the server, for a worker or for the client's turn; waiting for its own device or link counts
     as that device or link. `assistants` is waiting at the server for features that assistants upload: from the arrival
-    of a mini-batch's smashed data until its job is requested. `aggregate` is work of server and aggregator that belongs
-    to no client, mostly averaging, for which all participants wait. `barrier` is what remains: waiting for others (for
-    the slowest, or, in SplitNN, for all predecessors). An instant at which several of these happen to a participant
-    counts once: as device, else uplink, downlink, server, queue, assistants, aggregate. An operation that began before
-    the round, such as the transfer of an assistant that was late in the last one, counts from the round's start.
+    of a mini-batch's smashed data until its job is requested. `backbone` is the way of what belongs to the participant
+    between servers. `aggregate` is work of servers and messages between them that belong to no client, mostly of
+    averaging, for which all participants wait. `barrier` is what remains: waiting for others (for the slowest, or, in
+    SplitNN, for all predecessors). An instant at which several of these happen to a participant counts once: as device,
+    else uplink, downlink, backbone, server, queue, assistants, aggregate. An operation that began before the round,
+    such as the transfer of an assistant that was late in the last one, counts from the round's start.
 
     Args:
         rows: the round's operations (`OP_DTYPE`), and those under way at its end.
@@ -96,7 +97,7 @@ def _intervals(
     def between(begin: str, end: str, mask: NDArray[np.bool_]) -> _Intervals:
         return own[begin][mask] + shift_s[mask], own[end][mask] + shift_s[mask]
 
-    at_server = places.at(node, places.SERVER)
+    at_server = places.at_servers(node)
     found = {part: between("requested_s", "ended_s", places.at(node, *where)) for part, where in places.OWN.items()}
     found["queue"] = between("requested_s", "started_s", at_server)
     found["server"] = between("started_s", "ended_s", at_server)
@@ -116,7 +117,7 @@ def _awaiting_features(rows: NDArray[np.void], are_any: bool) -> tuple[NDArray[n
     """
     step = rows["client"] * 2.0**32 + rows["step"]
     arrivals = np.flatnonzero(are_any & places.at(rows["node"], places.UPLINK) & (rows["kind"] == b"smashed"))
-    jobs = np.flatnonzero(places.at(rows["node"], places.SERVER) & (rows["kind"] == b"train"))
+    jobs = np.flatnonzero(places.at_servers(rows["node"]) & (rows["kind"] == b"train"))
     _, arrived, requested = np.intersect1d(step[arrivals], step[jobs], return_indices=True)
     return arrivals[arrived], jobs[requested]
 
@@ -138,6 +139,12 @@ def _union_s(parts: Sequence[_Intervals]) -> float:
 
 
 def traffic(rows: NDArray[np.void]) -> dict[str, int]:
-    """Sum the bytes that left and reached clients; a message from client to client counts once, as up."""
+    """Sum the bytes that left and reached clients, and those between servers, if there are any.
+
+    A message from client to client counts once, as up.
+    """
     up, down = places.at(rows["node"], *places.SENT), places.at(rows["node"], places.DOWNLINK)
-    return {"bytes_up": int(rows["bytes"][up].sum()), "bytes_down": int(rows["bytes"][down].sum())}
+    sums = {"bytes_up": up, "bytes_down": down}
+    if (between := places.at(rows["node"], places.BACKBONE)).any():
+        sums["bytes_backbone"] = between
+    return {name: int(rows["bytes"][which].sum()) for name, which in sums.items()}

@@ -11,11 +11,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sfl_sim.metrics.precedence import Floats, Ints, Ops, requested_after, served_after, started_after
-from sfl_sim.store.places import NOBODY, OWN, SERVER
+from sfl_sim.store.places import NOBODY, OWN, at_servers
 
 WAITING = "waiting"
 """Resource of seconds in which no operation is the reason to wait, such as a time limit of waiting."""
-RESOURCES = ("device", "uplink", "queue", "server", "downlink", "aggregate", WAITING)
+RESOURCES = ("device", "uplink", "backbone", "queue", "server", "downlink", "aggregate", WAITING)
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class Dependencies:
 
     def __init__(self, ops: Ops, started_s: float, ended_s: float) -> None:
         self.ops, self.started_s, self.ended_s = ops, started_s, ended_s
+        self.at_servers = at_servers(ops.node)
         requested, served = requested_after(ops), served_after(ops)
         self.started = started_after(ops, requested, served)
         self.requested = np.where(requested < 0, self._ended_last(), requested)
@@ -154,7 +155,7 @@ class Dependencies:
         for row, until_s in self._chain():
             begins_s, ends_s = max(at_s, ops.started_s[row]), min(ops.ended_s[row], until_s)
             if begins_s > at_s:
-                held = ops.node[row] == SERVER and ops.started_s[row] > ops.requested_s[row]
+                held = self.at_servers[row] and ops.started_s[row] > ops.requested_s[row]
                 stretches.append((row, at_s, begins_s, "queue" if held else WAITING))
             stretches.append((row, begins_s, ends_s, self._resource(row)))
             at_s = ends_s
@@ -179,5 +180,5 @@ class Dependencies:
 
     def _resource(self, row: int) -> str:
         node = str(self.ops.node[row])
-        at_stations = "server" if node == SERVER and self.ops.client[row] != NOBODY else "aggregate"
+        at_stations = "server" if self.at_servers[row] and self.ops.client[row] != NOBODY else "aggregate"
         return next((part for part, own in OWN.items() if node in own), at_stations)

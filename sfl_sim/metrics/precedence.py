@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from sfl_sim.metrics.queue import held_idle, queue_length
 from sfl_sim.store import places
-from sfl_sim.store.places import AGGREGATOR, DEVICE, DOWNLINK, PEER, SERVER, UPLINK
+from sfl_sim.store.places import AGGREGATOR, DEVICE, DOWNLINK, PEER, UPLINK
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_RANKS = {DEVICE: 0, UPLINK: 1, PEER: 1, SERVER: 2, AGGREGATOR: 2, DOWNLINK: 3}
+_RANKS = {DEVICE: 0, UPLINK: 1, PEER: 1, DOWNLINK: 3}
+_RANK_OF_SERVERS = 2
 """Ranks of operations that take no time and share an instant: they follow the path of a client's model."""
 
 
@@ -62,7 +63,7 @@ class Ops:
 
 def _positions(node: NDArray[np.str_], requested_s: Floats, ended_s: Floats) -> tuple[Ints, Ints]:
     names, which = np.unique(node, return_inverse=True)
-    rank = np.array([_RANKS[name] for name in names], dtype=np.int64)[which]
+    rank = np.array([_RANKS.get(name, _RANK_OF_SERVERS) for name in names], dtype=np.int64)[which]
     rank[requested_s < ended_s] = -1
     order = np.lexsort((rank, ended_s))
     is_new = np.r_[True, (np.diff(ended_s[order]) > 0) | (np.diff(rank[order]) > 0) | (rank[order][1:] < 0)]
@@ -114,9 +115,10 @@ def served_after(ops: Ops) -> Ints:
     """
     found = np.full(len(ops), -1)
     kept = places.at(ops.node, DEVICE) | (places.at(ops.node, *places.LINKS) & (ops.ended_s > ops.requested_s))
-    at_server = places.at(ops.node, SERVER)
-    if _is_held(ops, at_server):
-        kept |= at_server
+    at_server = places.at_servers(ops.node)
+    for server in np.unique(ops.node[at_server]):
+        if _is_held(ops, ops.node == server):
+            kept |= ops.node == server
     rows = np.flatnonzero(kept)
     _, resource = np.unique(np.where(ops.node == PEER, UPLINK, ops.node)[rows], return_inverse=True)
     resource = resource * (int(ops.client.max(initial=0)) + 1) + np.where(at_server[rows], 0, ops.client[rows])
@@ -147,10 +149,10 @@ def started_after(ops: Ops, requested: Ints, served: Ints) -> Ints:
         requested, served: results of `requested_after` and `served_after`.
     """
     waited = ops.waited()
-    at_station = places.at(ops.node, *places.STATIONS)
+    at_station = places.at_servers(ops.node) | places.at(ops.node, AGGREGATOR)
     found = np.where(waited & ~at_station, served, -1)
     ended, started = _instants(ops.ended_s, ops.started_s)
-    for node in places.STATIONS:
+    for node in np.unique(ops.node[at_station]):
         rows = np.flatnonzero(ops.node == node)
         here = waited & (ops.node == node)
         found[here] = _last_before(ops, ops.position, ended[rows], started, rows)[here]

@@ -20,7 +20,8 @@ GLYPHS = {"circle": "●", "diamond": "◆", "square": "■", "triangle-down": "
 """Plotly's symbols as they look in text."""
 # Paul Tol's "light" scheme and a slate: pale fills, for resources only. Warm is waiting, all else is work.
 _RESOURCES = (
-    ("device", "#77AADD"), ("uplink", "#44BB99"), ("waiting in the queue", "#EE8866"),
+    ("device", "#77AADD"), ("uplink", "#44BB99"), ("between servers", "#99DDFF"),
+    ("waiting in the queue", "#EE8866"),
     ("waiting for assistants", "#EEDD88"), ("server", "#3F4B63"), ("downlink", "#BBCC33"),
     ("straggler wait", "#FFAABB"), ("aggregation", "#D9D9D9"), ("waiting for clients", "#C9A27C"),
 )  # fmt: skip

@@ -6,8 +6,9 @@ have the same operations if they differ only in keys of the system. Callers name
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from sfl_sim.scenario.fields import Concern, Section
 from sfl_sim.scenario.sections import ClientCuts, Scenario
@@ -22,10 +23,11 @@ NOT_LEARNED = frozenset({Concern.SHOWING, Concern.RECORDING})
 def without(scenario: Scenario, aside: Aside) -> dict[str, Any]:
     """Return the values of a scenario by dotted key, without those set `aside`.
 
-    If the cut follows the speed of the devices, `clients.compute` counts as LEARNING.
+    If the cut, or which server serves a client, follows the speed of the devices, `clients.compute` counts as LEARNING.
     """
     cut = scenario.model.cut
     by_device = isinstance(cut, ClientCuts) and cut.by == "device_speed"
+    by_device |= any(tier.clients == "speed" for tier in scenario.servers.values())
 
     def is_aside(key: str) -> bool:
         concern = Concern.LEARNING if by_device and _lies_in(key, "clients.compute") else concern_of(key)
@@ -45,6 +47,7 @@ def differences(one: Scenario, other: Scenario, aside: Aside) -> dict[str, tuple
 
 def concern_of(key: str) -> Concern:
     """Return the concern of a dotted key: its own, or else that of the innermost section around it that has one."""
+    key = OF_A_TIER.sub("servers.*", key)
     while key not in CONCERNS:
         key = key.rpartition(".")[0]
     return CONCERNS[key]
@@ -68,7 +71,9 @@ def _annotated(section: type[Section], prefix: str = "") -> Iterator[tuple[str, 
     for name, field in section.model_fields.items():
         yield from ((f"{prefix}{name}", note) for note in field.metadata if isinstance(note, Concern))
         for inner in _sections_in(field.annotation):
-            yield from _annotated(inner, f"{prefix}{name}.")
+            yield from _annotated(
+                inner, f"{prefix}{name}.*." if get_origin(field.annotation) is dict else f"{prefix}{name}."
+            )
 
 
 def _sections_in(annotation: Any) -> Iterator[type[Section]]:
@@ -78,5 +83,7 @@ def _sections_in(annotation: Any) -> Iterator[type[Section]]:
         yield from _sections_in(part)
 
 
+OF_A_TIER = re.compile(r"^servers\.[^.]+")
+"""Beginning of the keys of any tier of servers."""
 CONCERNS: Mapping[str, Concern] = {"": Concern.LEARNING, **dict(_annotated(Scenario))}
 """The concern of every dotted key whose field names one; all others share that of the section around them."""

@@ -107,6 +107,9 @@ def conditional(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any
         value = getattr(section, name)
         if isinstance(value, BaseModel):
             yield from conditional(value, f"{prefix}{name}.")
+        elif isinstance(value, dict) and all(isinstance(one, BaseModel) for one in value.values()):
+            for key, one in value.items():
+                yield from conditional(one, f"{prefix}{name}.{key}.")
         elif value != field.default:
             reasons = [note.why_idle(section, prefix) for note in field.metadata if isinstance(note, OnlyWith)]
             if reasons:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -135,11 +136,16 @@ def set_keys(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, A
         if key in KINDS and home.get("kind", value) != value:
             home.clear()
         if value is not None:
-            for excluded in EXCLUDES.get(key, ()):
+            for excluded in EXCLUDES.get(_alike(key), ()):
                 home.pop(excluded, None)
     for key, value in layer.items():
         _home(result, key)[_steps(key)[-1]] = value
     return result
+
+
+def _alike(key: str) -> str:
+    """Give the key of clients or of the main server that one of a tier of servers is like."""
+    return re.sub(r"^servers\.[^.]+\.", "server.", re.sub(r"^servers\.[^.]+\.backbone\.", "clients.network.", key))
 
 
 def _home(values: dict[str, Any], key: str) -> dict[str, Any]:

@@ -220,8 +220,8 @@ class Clients(Section):
     """Availability of clients, and treatment of those that go away: a section; null: all are always available."""
 
 
-class Server(Section):
-    """The server and its queue."""
+class Station(Section):
+    """A server and its queue."""
 
     speedup: Annotated[Positive | None, Concern.SYSTEM] = 100.0
     """Server/client compute ratio (gamma): a client's mean time per multiply-accumulate over the server's. The server
@@ -243,8 +243,6 @@ class Server(Section):
     """bounded_wait: maximum of seconds for which the server is held for the client whose turn it is."""
     recorded: Annotated[str | None, Concern.ORDER, OnlyWith("order", "recorded")] = None
     """recorded: the run's folder, or its ops.parquet, whose clients are served in the same sequence."""
-    include_model_exchange: Annotated[bool, Concern.SYSTEM] = True
-    """Let the transfers of the client-side submodel (part-1) at the start and the end of a round take time."""
 
     @model_validator(mode="before")
     @classmethod
@@ -259,12 +257,62 @@ class Server(Section):
         return value and (value if value.endswith(".parquet") else f"{value.rstrip('/')}/ops.parquet")
 
     @model_validator(mode="after")
-    def _has_one_rate(self) -> Server:
+    def _has_one_rate(self) -> Station:
         if self.macs_per_s is not None and self.speedup is not None:
-            raise ScenarioError("cannot be given together with server.speedup", key="macs_per_s", found=self.macs_per_s)
+            raise ScenarioError("cannot be given together with speedup", key="macs_per_s", found=self.macs_per_s)
         if self.macs_per_s is None and self.speedup is None:
-            raise ScenarioError("must not be empty without server.macs_per_s", key="speedup")
+            raise ScenarioError("must not be empty without macs_per_s", key="speedup")
         return self
+
+
+class Server(Station):
+    """The server and its queue."""
+
+    include_model_exchange: Annotated[bool, Concern.SYSTEM] = True
+    """Let the transfers of the client-side submodel (part-1) at the start and the end of a round take time."""
+
+
+class Outages(Section):
+    """Times in which servers are down."""
+
+    profile: Annotated[str, Field(min_length=1)]
+    """Availability of the servers: a profile's name or file, as for clients."""
+    clients: Literal["wait", "move", "drop"] = "wait"
+    """What becomes of the clients of a server that goes down: they wait until it is back; or those of a server that is
+    down when a round begins go to the one with the fewest clients; or all of them drop out of the round, as if they had
+    gone away themselves."""
+    begins_at_h: Annotated[float, Field(ge=0, lt=24)] = 0.0
+    """Local hour of the day at which the run begins."""
+
+
+TierName = Annotated[str, Field(pattern="^[a-z]{1,6}$")]
+"""Name of a tier of servers, as records name them with their numbers."""
+
+
+class Tier(Station):
+    """Servers between the clients, or the tier before, and the main server."""
+
+    count: Annotated[int, Field(ge=1, le=9999)] = 1
+    """Number of its servers."""
+    clients: (
+        Literal["even", "speed", "nearest"]
+        | Annotated[str, Field(pattern=":")]
+        | Annotated[list[Annotated[int, Field(ge=1, le=9999)]], Field(min_length=1)]
+    ) = "even"
+    """Which of its servers serves which client: evenly many each, at random; equally much computing of the clients'
+    devices each; the one with the least reach_s; a list of the server of each client, from 1; or a function of your
+    own: package.module:assign, where assign(round, n_clients, n_servers) gives such a list for every round."""
+    reach_s: Table | None = None
+    """CSV file with a row for each client, and a column for each server (edge1, edge2, ...): seconds that a message
+    takes between the two, on top of its bytes and of the client's own latency."""
+    cut: Cut | None = None
+    """The layer after which the tier above takes over; null: its servers hold all layers that clients do not."""
+    average_every: Count = 1
+    """Number of rounds after which what its servers have learned is averaged."""
+    backbone: Annotated[Network | None, Concern.SYSTEM] = None
+    """Links of its servers to the tier above: a section as for clients; null: they take no time."""
+    outages: Outages | None = None
+    """Times in which its servers are down: a section; null: never."""
 
 
 class Method(Section):
@@ -485,6 +533,14 @@ class Report(Section):
 class Scenario(Section):
     """A simulated experiment, or a grid of them."""
 
+    @field_validator("servers")
+    @classmethod
+    def _have_names_of_their_own(cls, value: dict[str, Tier]) -> dict[str, Tier]:
+        for name in value:
+            if name in ("client", "server", "uplink", "peer"):
+                raise ScenarioError("is a word that records have for something else", key=name, found=name)
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _spell_out_objects(cls, values: object) -> object:
@@ -504,6 +560,9 @@ class Scenario(Section):
     """The clients."""
     server: Server = Server()
     """The server and its queue."""
+    servers: dict[TierName, Tier] = Field(default={})
+    """Tiers of servers between clients and `server`, by name (up to six small letters), from the clients up; none by
+    default."""
     method: Annotated[Method, _OrName] = Method()
     """The training method and its own options: a section, or the method's name."""
     train: Train = Train()

@@ -83,6 +83,8 @@ class Clock:
         if like not in self._timed:
             if self.events.prices.fleet.topology is not None:
                 raise NotPlannable("clients share links")
+            if self.events.prices.fleet.tiers:
+                raise NotPlannable("there are several servers")
             if self.events.dropouts.are_ever_possible:
                 raise NotPlannable("clients may be lost")
             if not self._keeps_all:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -31,6 +32,25 @@ from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.system.fleet import Fleet
 
 
+@dataclass(frozen=True)
+class Queueing:
+    """How a server serves jobs.
+
+    Attributes:
+        order: makes each round's order policy for states that a flow `expect`s jobs on.
+        workers: number of its workers.
+        burst: consecutive jobs of a chosen client.
+        max_wait_s: how long it is held for a job, for orders that ask.
+        recorded: by round, the clients that another run's server served one after another, for orders that ask.
+    """
+
+    order: Order
+    workers: float = 1
+    burst: float = 1
+    max_wait_s: float = inf
+    recorded: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
 class EventClock:
     """Clock of a simulated system: clients with a device and two links each, an aggregator, and a server with a queue.
 
@@ -49,6 +69,7 @@ class EventClock:
         seed: of the run; the order's random stream is (seed, round).
         include_model_exchange: False lets models and averages take no time (docs/methods/timing.md).
         dropouts: which operations are lost in rounds; None: none.
+        queues: settings of the servers of tiers.
 
     Attributes:
         records: rows of all operations, what was read, and what was lost.
@@ -72,19 +93,18 @@ class EventClock:
         seed: int = 0,
         include_model_exchange: bool = True,
         dropouts: Dropouts | None = None,
+        queues: Mapping[ServerNode, Queueing] | None = None,
     ) -> None:
         self.dropouts = dropouts or Dropouts()
         self.prices = Prices(fleet, include_model_exchange)
         self.executor = executor
-        self.order = order
         self.workers = workers
+        main = Queueing(order, workers, burst, max_wait_s, recorded or {})
+        self.queues = {SERVER: main, **(queues or {})}
         self.station = station
         self.environment = environment
         self.operations = operations
-        self.burst = burst
         self.labels = labels
-        self.max_wait_s = max_wait_s
-        self.recorded = recorded or {}
         self.seed = seed
         self.records = Recording()
         self._begins: Callbacks = [self._begin_branches]
@@ -99,7 +119,9 @@ class EventClock:
     def _begin(self, now_s: float) -> None:
         """Make a new event loop: between two rounds no flow waits, and devices and links are free."""
         self.env = self.environment(now_s)
-        self._servers: dict[ServerNode, Station | ServingStation] = {SERVER: self.station(self.env, self.workers)}
+        self._servers: dict[ServerNode, Station | ServingStation] = {
+            node: self.station(self.env, queue.workers) for node, queue in self.queues.items()
+        }
         self._awaiting = Events(self.env, self._go_on)
         self._operations = self.operations(
             self.env, self.executor, self.prices, self.resources,
@@ -303,12 +325,12 @@ class EventClock:
         self.env.schedule(branch, URGENT)
 
     def _present(self, branch: Branch, op: Present) -> Any:
-        presence, now_s = self.resources.prices.fleet.presence, self.env.now
-        if presence is None:
-            return list(op.clients)
-        if present := [c for c in op.clients if presence[c].is_present(now_s)]:
+        prices, presence, now_s = self.resources.prices, self.resources.prices.presence_of, self.env.now
+        if prices.fleet.presence is None and not prices.fleet.tiers:
+            return list(op.nodes)
+        if present := [node for node in op.nodes if (there := presence(node)) is None or there.is_present(now_s)]:
             return present
-        again_s = min((presence[c].again_s(now_s) for c in op.clients), default=inf)
+        again_s = min((there.again_s(now_s) for node in op.nodes if (there := presence(node))), default=inf)
         if again_s == inf:
             raise DeadlockError(f"round {self._operations.round} waits for clients, none of whom ever comes")
         branch.callbacks = [lambda _: self._go_on(branch, self._present(branch, op))]
@@ -316,17 +338,17 @@ class EventClock:
         return WAITS
 
     def _expect(self, _: Branch, op: Expect) -> None:
-        self._servers[SERVER].rank(op.state.guard, *self.policy(op.jobs, self._operations.round))
+        self._servers[op.node].rank(op.state.guard, *self.policy(op.jobs, self._operations.round, op.node))
 
-    def policy(self, jobs: Mapping[int, int], round: int) -> tuple[Policy, dict[int, int]]:
-        """The order's policy for a round in which each client brings so many `jobs`; it follows the returned count."""
+    def policy(self, jobs: Mapping[int, int], round: int, node: ServerNode = SERVER) -> tuple[Policy, dict[int, int]]:
+        """A server's policy for a round in which each client brings so many `jobs`; it follows the returned count."""
         left = {client: number for client, number in jobs.items() if number}
-        rng = stream(self.seed, "order", round)
+        queue, name = self.queues[node], "order" if node == SERVER else f"order of {node}"
         roster = Roster(
-            list(left), left, burst=self.burst, rng=rng, labels=self.labels, max_wait_s=self.max_wait_s,
-            recorded=self.recorded.get(round, ()),
+            list(left), left, burst=queue.burst, rng=stream(self.seed, name, round), labels=self.labels,
+            max_wait_s=queue.max_wait_s, recorded=queue.recorded.get(round, ()),
         )  # fmt: skip
-        return self.order(roster), left
+        return queue.order(roster), left
 
     def _waiting(self) -> Iterator[str]:
         """Say who waits at each server for which state."""

@@ -11,11 +11,11 @@ import simpy
 from simpy.events import NORMAL
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.ops import AGGREGATOR, Lost, On, Read, Send, ServerNode, Value
+from sfl_sim.ops import Lost, On, Read, Send, ServerNode, Value, aggregator_of
 from sfl_sim.sim.branch import WAITS, Branch, Callbacks
 from sfl_sim.sim.client_resources import ClientResources
-from sfl_sim.sim.dropouts import Dropout
-from sfl_sim.sim.nodes import client_of
+from sfl_sim.sim.dropouts import Dropout, Dropouts
+from sfl_sim.sim.nodes import client_of, maker_of, owner
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.recording import Recording, Row, row_bytes
 from sfl_sim.sim.serving_station import ServingStation
@@ -52,6 +52,20 @@ class Executor(Protocol):
 
     def finish(self) -> None:
         """Complete the work that is left at the end of a round."""
+
+
+def ways(env: simpy.Environment, resources: ClientResources) -> dict[str, tuple[ClientResources, SharedLinks | None]]:
+    """Give what carries messages: by tier, its servers' links to the tier above; without a tier, the clients' links."""
+    of_all = {"": resources}
+    for name, tier in resources.prices.fleet.tiers.items():
+        prices = Prices(tier.servers, resources.prices.include_model_exchange)
+        of_all[name] = ClientResources(prices, Dropouts(), 0)
+    topologies = {id(one): one for each in of_all.values() if (one := each.prices.fleet.topology) is not None}
+    of_topology = {
+        number: SharedLinks(env, one, lambda link, s: of_all[link.tier].pieces(link, s))
+        for number, one in topologies.items()
+    }
+    return {name: (each, of_topology.get(id(each.prices.fleet.topology))) for name, each in of_all.items()}
 
 
 class Operations:
@@ -93,15 +107,20 @@ class Operations:
         self.executor = executor
         self.resources = resources
         self.servers = servers
-        self._station_of = {**servers, AGGREGATOR: Station(env, inf)}
+        averaging = Station(env, inf)
+        self._station_of = {**servers, **{aggregator_of(node): averaging for node in servers}}
         self.records = records
         self.after_job = after_job
         self.go_on = go_on
         self.prices = prices
         self.dropouts = resources.dropouts
-        topology = prices.fleet.topology
         self._links = prices.nodes.links
-        self._shared = None if topology is None else SharedLinks(env, topology, resources.pieces)
+        self._ways = ways(env, resources)
+        self._up = {
+            node: there
+            for tier in prices.fleet.tiers.values()
+            for node, there in zip(tier.nodes, tier.servers.presence or (), strict=False)
+        }
         self._watched_s: dict[int, float] = {}
         self._n_lost = 0
         self.round = 0
@@ -120,7 +139,7 @@ class Operations:
         node, requested_s = op.node, self.env.now
         branch.requested_s = requested_s
         branch.macs, service_s, branch.result = self.prices.look_up(op)
-        branch.result.maker = node
+        branch.result.maker = maker_of(op)
         if isinstance(node, ServerNode):
             return self._bring(branch, self._station_of[node], service_s)
         started_s, lasts_s, lost_s = self.resources.compute(node, requested_s, service_s)
@@ -190,6 +209,8 @@ class Operations:
         """Run the step of a job whose turn has come."""
         branch = job.branch
         op, branch.started_s = branch.op, job.started_s
+        if op.node in self._up:  # what the server does stands still while it is down
+            job.service_s = self._up[op.node].done_s(job.started_s, job.service_s) - job.started_s
         try:
             branch.result.content = self.executor.run(op)
         except Exception as error:  # whose traceback then names the line that yielded the operation
@@ -202,7 +223,7 @@ class Operations:
     def served(self, job: Job) -> None:
         """Record a job that has ended, and go on; its client may have gone away meanwhile."""
         branch = job.branch
-        row = self._step(branch, job.client, branch.op.node.role)
+        row = self._step(branch, job.client, str(branch.op.node))
         if branch.lost_s < self.env.now:
             self.go_on(branch, error=self._lose(job.client, branch.lost_s, row))
         else:
@@ -213,7 +234,7 @@ class Operations:
         """Record a job that will not be served, because its client has gone away."""
         branch = job.branch
         branch.started_s, branch.macs = self.env.now, 0.0
-        row = self._step(branch, job.client, branch.op.node.role)
+        row = self._step(branch, job.client, str(branch.op.node))
         self.go_on(branch, error=self._lose(job.client, branch.lost_s, row))
 
     def send(self, branch: Branch, op: Send) -> Any:
@@ -223,13 +244,16 @@ class Operations:
         if link is None:
             return payload
         requested_s = self.env.now
+        if link.tier:
+            link = link._replace(client=owner(payload))
         branch.link, branch.result, branch.requested_s, branch.started_s = link, payload, requested_s, requested_s
         if not self.prices.travels(payload):
             self.records.rows += row_bytes(*self._message(branch, payload.size_bytes))
             return payload
-        if self._shared is not None:
-            return self._drive(branch, self._share(self._shared, branch))
-        started_s, lasts_s, lost_s = self.resources.move(link, requested_s, payload.size_bytes)
+        resources, shared = self._ways[link.tier]
+        if shared is not None:
+            return self._drive(branch, self._share(shared, branch))
+        started_s, lasts_s, lost_s = resources.move(link, requested_s, payload.size_bytes)
         branch.started_s = started_s
         if lost_s < inf:
             return self._until(lost_s, branch, partial(self._lose_moved, branch, lost_s))
@@ -267,10 +291,11 @@ class Operations:
     def _share(self, links: SharedLinks, branch: Branch) -> Generator[simpy.Event, Any, Any]:
         """Move a payload over shared links: its duration depends on the other messages."""
         link, size_bytes = branch.link, branch.result.size_bytes
-        lost_s = self.dropouts.message_at_s(link.ends, branch.requested_s)
-        wire_bytes = self.prices.wire_bytes(size_bytes)
+        resources, _ = self._ways[link.tier]
+        lost_s = resources.dropouts.message_at_s(link.ends, branch.requested_s)
+        wire_bytes = resources.prices.wire_bytes(size_bytes)
         branch.started_s, moved_bytes = yield from links.transfer(link, wire_bytes, lost_s)
-        latency_s = self.prices.latency_s(link)
+        latency_s = resources.prices.latency_s(link)
         if moved_bytes < wire_bytes or self.env.now + latency_s > lost_s:
             if lost_s > self.env.now:
                 yield self.env.timeout(lost_s - self.env.now)
@@ -341,7 +366,7 @@ class Operations:
                 return None
             branch.started_s = min(branch.started_s, now_s)
             return self._lose_step(branch, now_s)
-        if client not in branch.link.ends:
+        if branch.link.tier or client not in branch.link.ends:
             return None
         branch.started_s = min(branch.started_s, now_s)
         return self._lose_moved(branch, now_s)
@@ -374,6 +399,6 @@ class Operations:
         if isinstance(op, Send):
             row = self._message(branch, 0)
         else:
-            row = self._step(branch, client_of(op), op.node.role if isinstance(op.node, ServerNode) else DEVICE)
+            row = self._step(branch, client_of(op), str(op.node) if isinstance(op.node, ServerNode) else DEVICE)
         *which, started_s, now_s, _, _ = row
         return *which, min(started_s, now_s), now_s, 0.0, 0  # type: ignore[return-value]

@@ -139,18 +139,21 @@ class Prices:
 
         Links stand still while their client is away. The seconds may be infinite if they would not end by `lost_s`.
         """
-        fleet, (_, client, sender, receiver) = self.fleet, link
+        fleet, (_, _, sender, receiver, _, _, reach_s, up) = self.fleet, link
         wire_bytes = self.wire_bytes(size_bytes)
         if sender is None:
-            taken_s, latency_s = fleet.downlinks[client].transfer_s(start_s, wire_bytes), fleet.latency_s[client]
+            assert receiver is not None, "a link has an end"
+            taken_s = fleet.downlinks[receiver].transfer_s(start_s, wire_bytes)
+            latency_s = fleet.latency_s[receiver] + reach_s
         elif receiver is None:
-            taken_s, latency_s = fleet.uplinks[client].transfer_s(start_s, wire_bytes), fleet.latency_s[client]
+            taken_s = fleet.uplinks[sender].transfer_s(start_s, wire_bytes)
+            latency_s = fleet.latency_s[sender] + reach_s
         else:
             taken_s = joint_transfer_s([fleet.uplinks[sender], fleet.downlinks[receiver]], start_s, wire_bytes)
             latency_s = self.latency_s(link)
-        if fleet.presence is None:
+        if fleet.presence is None and up is None:
             return taken_s, latency_s
-        until_s = min(fleet.presence[client].until_s(start_s) for client in link.ends)
+        until_s = min(there.until_s(start_s) for there in self._presences(link))
         if start_s + taken_s > until_s:
             taken_s = self._interrupted_s(link, start_s, wire_bytes, taken_s, lost_s)
         return taken_s, latency_s
@@ -164,7 +167,7 @@ class Prices:
 
     def latency_s(self, link: Link) -> float:
         """Give the latency of a message, in addition to the time of its bytes."""
-        return sum(self.fleet.latency_s[client] for client in link.ends)
+        return sum(self.fleet.latency_s[client] for client in link.ends) + link.reach_s
 
     def moved_bytes(self, link: Link, start_s: float, end_s: float) -> float:
         """Give the bytes that a `link` can move from `start_s` to `end_s`."""
@@ -180,9 +183,20 @@ class Prices:
         for rates, client in ((self.fleet.uplinks, link.uplink_of), (self.fleet.downlinks, link.downlink_of)):
             if client is not None:
                 limits.append(rates[client])
-                if self.fleet.presence is not None:
-                    limits.append(self.fleet.presence[client])
-        return limits
+        return limits + self._presences(link)
+
+    def _presences(self, link: Link) -> list[Presence]:
+        """List when its clients are present, and when the server at its end is up, where they are not always."""
+        presence = self.fleet.presence
+        of_clients = [] if presence is None else [presence[client] for client in link.ends]
+        return of_clients + ([] if link.up is None else [link.up])
+
+    def presence_of(self, node: Node) -> Presence | None:
+        """Give when a client is present, or a server of a tier is up; None if always."""
+        if not isinstance(node, ServerNode):
+            return None if self.fleet.presence is None else self.fleet.presence[node]
+        of_tier = self.fleet.tiers[node.role].servers.presence if node.role in self.fleet.tiers else None
+        return None if of_tier is None else of_tier[node.number - 1]
 
     def device_s(self, client: int, start_s: float, service_s: float) -> float:
         """Give the seconds from start to end of `service_s` of computing; the device stands still while away."""
@@ -214,7 +228,7 @@ class Prices:
     def steady(self) -> bool:
         """True if durations depend on nothing, not even on their start."""
         fleet = self.fleet
-        if fleet.presence or fleet.conditions or fleet.topology:
+        if fleet.presence or fleet.conditions or fleet.topology or fleet.tiers:
             return False
         return fleet.uplinks.patterns is None and fleet.downlinks.patterns is None
 

@@ -87,7 +87,7 @@ class SharedLinks:
         self.topology = topology
         self.pieces = pieces
         self._uplinks, self._downlinks = (
-            defaultdict[int, simpy.Resource](partial(simpy.Resource, env)) for _ in range(2)
+            defaultdict[tuple[str, int], simpy.Resource](partial(simpy.Resource, env)) for _ in range(2)
         )
         self._flows: dict[_Flow, None] = {}
         self._over = defaultdict[int, dict[_Flow, None]](dict)
@@ -115,7 +115,7 @@ class SharedLinks:
             started_s = float(env.now)
             if not size_bytes or started_s >= until_s or not all(request.triggered for request in requests):
                 return started_s, 0.0
-            path = self.topology.path(link.uplink_of, link.downlink_of)
+            path = self.topology.path(link.uplink_of, link.downlink_of, link.server, link.tier)
             pieces, bits = _joined(self.pieces(link, started_s)), BITS_PER_BYTE * size_bytes
             flow = _Flow(link.client, path, pieces, until_s=until_s, ended=env.event(), bits=bits, since_s=started_s)
             self._flows[flow] = None
@@ -128,9 +128,9 @@ class SharedLinks:
 
     def _resources(self, link: Link) -> Iterator[simpy.Resource]:
         if link.uplink_of is not None:
-            yield self._uplinks[link.uplink_of]
+            yield self._uplinks[link.tier, link.uplink_of]
         if link.downlink_of is not None:
-            yield self._downlinks[link.downlink_of]
+            yield self._downlinks[link.tier, link.downlink_of]
 
     def _settle_by(self, at_s: float) -> None:
         """Schedule `_settle` for the end of the instant `at_s`, unless it is already scheduled for an earlier one."""

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from sfl_sim.ops import Expect, Flow, Occur, On, Par, Send, ServerNode, State, Value, Wait
-from sfl_sim.sim.nodes import Link, client_of
+from sfl_sim.sim.nodes import Link, client_of, maker_of
 from sfl_sim.sim.prices import Computing, Moving, Prices
 from sfl_sim.store.places import DEVICE
 
@@ -64,7 +64,7 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
         result = None
         if isinstance(op, On):
             computing, result = prices.computing(op)
-            result.maker = op.node
+            result.maker = maker_of(op)
             found.append(_job(op, result.step, computing))
         elif isinstance(op, Send):
             link = prices.nodes.links[op.src, op.dst]
@@ -90,7 +90,7 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
 
 def _job(op: On, step: int, computing: Computing) -> Entry:
     if isinstance(op.node, ServerNode):
-        place, client, state = op.node.role, client_of(op), op.state.guard
+        place, client, state = str(op.node), client_of(op), op.state.guard
     else:
         place, client, state = DEVICE, op.node, None
     return Entry(place, op.step.name, step, client, macs=computing.work.macs, bytes=0, demand=computing, state=state)

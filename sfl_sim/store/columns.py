@@ -25,7 +25,7 @@ OP_DTYPE = np.dtype(
 
 OP_COLUMNS = list(OP_DTYPE.names or ())
 
-BREAKDOWN = ["device", "uplink", "queue", "assistants", "server", "downlink", "barrier", "aggregate"]
+BREAKDOWN = ["device", "uplink", "backbone", "queue", "assistants", "server", "downlink", "barrier", "aggregate"]
 """Parts of a round for the average participant: columns of seconds that add up to its length."""
 PARTS = [*BREAKDOWN, "idle"]
 """Parts of simulated time over rounds: those of a round, and the time between rounds without an available client."""

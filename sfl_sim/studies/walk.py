@@ -114,7 +114,7 @@ class Walker:
         Raises ScenarioError if the scenario cannot be used.
         """
         experiment, scenario = self.experiment, expand(scenario)
-        fleet = build_fleet(len(experiment.shares), scenario.seed, scenario.clients, scenario.server)
+        fleet = build_fleet(len(experiment.shares), scenario.seed, scenario.clients, scenario.server, scenario.servers)
         # Who is there depends on the system's times, and so does what a method has chosen.
         if fleet.presence is not None:
             method = experiment.method

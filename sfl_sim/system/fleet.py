@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sfl_sim.errors import ScenarioError
+from sfl_sim.ops import ServerNode
 from sfl_sim.rng import stream
+from sfl_sim.scenario.optional_sections import Availability
 from sfl_sim.system.availability import draw_presence
 from sfl_sim.system.conditions import Conditions, make_conditions
 from sfl_sim.system.cost import CalledProcessor, Processor, read_cost
@@ -16,10 +21,13 @@ from sfl_sim.system.links import LazySequence, Links
 from sfl_sim.system.network import draw_links
 from sfl_sim.system.power import Power, read_power
 from sfl_sim.system.presence import Presence
+from sfl_sim.system.profiles import FloatArray
+from sfl_sim.system.tiers import parents, read_reach_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sfl_sim.scenario import sections
     from sfl_sim.scenario.optional_sections import Overhead
     from sfl_sim.scenario.sections import Clients, Server
     from sfl_sim.system.topology import Topology
@@ -46,6 +54,7 @@ class Fleet:
         presence: when each client is present; None if always.
         topology: links that the clients share; None if there are none.
         overhead: what messages carry beyond their own bytes; None for nothing.
+        tiers: servers between clients and the main server, by name, from the clients up.
     """
 
     devices: list[str]
@@ -65,9 +74,34 @@ class Fleet:
     presence: Sequence[Presence] | None = None
     topology: Topology | None = None
     overhead: Overhead | None = None
+    tiers: Mapping[str, Tier] = field(default_factory=dict)
 
 
-def build_fleet(n_clients: int, seed: int, clients: Clients, server: Server) -> Fleet:
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Servers of one tier.
+
+    Attributes:
+        name: role of its servers, which are numbered from 1.
+        servers: rates of the servers and of their links to the tier above: a fleet in which they are the clients.
+        above: the server of the tier above to which each of them is linked.
+        reach_s: (C, servers) seconds between clients and servers beyond the clients' own latency; None: none.
+    """
+
+    name: str
+    servers: Fleet
+    above: Sequence[ServerNode]
+    reach_s: FloatArray | None = None
+
+    @property
+    def nodes(self) -> list[ServerNode]:
+        """Its servers."""
+        return [ServerNode(self.name, number) for number in range(1, len(self.above) + 1)]
+
+
+def build_fleet(
+    n_clients: int, seed: int, clients: Clients, server: Server, servers: Mapping[str, sections.Tier] | None = None
+) -> Fleet:
     """Draw the fleet of a run.
 
     A server's `speedup` is gamma of SMoFi's Eq. (13), T_srv = work * s_mean / gamma: the server takes 1/gamma of the
@@ -76,7 +110,7 @@ def build_fleet(n_clients: int, seed: int, clients: Clients, server: Server) -> 
 
     Args:
         n_clients, seed: number of clients, and seed of the run.
-        clients, server: the scenario's sections.
+        clients, server, servers: the scenario's sections.
 
     Raises:
         ScenarioError: a profile, a file or a number cannot be used.
@@ -88,17 +122,13 @@ def build_fleet(n_clients: int, seed: int, clients: Clients, server: Server) -> 
     )
     uplinks, downlinks, latency_s = draw_links(n_clients, stream(seed, "links"), network, macs_per_s)
     rates, training_macs_per_s = macs_per_s.tolist(), macs_per_s / training_factor
-    server_macs_per_s = server.macs_per_s
-    if server_macs_per_s is None:
-        assert server.speedup is not None, "a section has a rate or a speedup"
-        server_macs_per_s = float(server.speedup / np.mean(1 / macs_per_s))
-    processor = (cost if server.cost is None else read_cost(server.cost, "server.cost")).processor(server_macs_per_s)
+    server_macs_per_s, processor = _of_server(server, macs_per_s, compute.cost, "server")
     topology = None
     if network.shared is not None:
         from sfl_sim.system.topology import build_topology  # with it comes networkx
 
-        topology = build_topology(n_clients, stream(seed, "access points"), network.shared)
-    return Fleet(
+        topology = build_topology(n_clients, stream(seed, "access points"), network.shared, _names(servers or {}))
+    fleet = Fleet(
         devices=devices,
         macs_per_s=rates,
         processors=LazySequence(n_clients, lambda client: cost.processor(float(training_macs_per_s[client]))),
@@ -107,7 +137,7 @@ def build_fleet(n_clients: int, seed: int, clients: Clients, server: Server) -> 
         uplinks=uplinks,
         downlinks=downlinks,
         latency_s=latency_s.tolist(),
-        server=CalledProcessor(processor, server.call_s) if server.call_s else processor,
+        server=processor,
         server_macs_per_s=server_macs_per_s,
         cost=cost.name,
         power=None if clients.power is None else read_power(n_clients, clients.power),
@@ -117,3 +147,82 @@ def build_fleet(n_clients: int, seed: int, clients: Clients, server: Server) -> 
         topology=topology,
         overhead=network.overhead,
     )
+    if not servers:
+        return fleet
+    above, tiers = parents(servers), {}
+    for (name, tier), names in zip(servers.items(), _names(servers), strict=True):
+        of_tier = _of_tier(fleet, name, tier, seed, macs_per_s, compute.cost)
+        key = f"servers.{name}.reach_s"
+        reach_s = None if tier.reach_s is None else read_reach_s(tier.reach_s, n_clients, names, key)
+        tiers[name] = Tier(name, of_tier, above[name], reach_s)
+    return replace(fleet, tiers=tiers)
+
+
+def _of_server(
+    station: sections.Station, macs_per_s: FloatArray, cost: str | None, key: str
+) -> tuple[float, Processor]:
+    """Give the rate of a server, and its processor, for clients with these rates (C,) and their cost profile."""
+    rate = station.macs_per_s
+    if rate is None:
+        assert station.speedup is not None, "a section has a rate or a speedup"
+        rate = float(station.speedup / np.mean(1 / macs_per_s))
+    own = read_cost(cost) if station.cost is None else read_cost(station.cost, f"{key}.cost")
+    processor = own.processor(rate)
+    return rate, CalledProcessor(processor, station.call_s) if station.call_s else processor
+
+
+def _of_tier(
+    fleet: Fleet, name: str, tier: sections.Tier, seed: int, macs_per_s: FloatArray, cost: str | None
+) -> Fleet:
+    """Make the fleet of a tier's servers, in which they are the clients of the tier above."""
+    n, backbone, outages = tier.count, tier.backbone, tier.outages
+    rate, processor = _of_server(tier, macs_per_s, cost, f"servers.{name}")
+    unlimited = Links(np.full(n, np.inf), None, np.zeros(n))
+    uplinks, downlinks, latency_s = unlimited, unlimited, np.zeros(n)
+    topology = fleet.topology if fleet.topology and fleet.topology.covers_all else None
+    presence = None
+    if backbone is not None:
+        with _keys_of("clients.network", f"servers.{name}.backbone"):
+            uplinks, downlinks, latency_s = draw_links(n, stream(seed, f"links of {name}"), backbone)
+            if backbone.shared is not None:
+                from sfl_sim.system.topology import build_topology
+
+                if backbone.shared.file is not None or topology is not None:
+                    problem = "has its place in clients.network.shared.file, a graph of all links"
+                    raise ScenarioError(problem, key="clients.network.shared")
+                topology = build_topology(n, stream(seed, f"access points of {name}"), backbone.shared)
+    if outages is not None:
+        with _keys_of("clients.availability", f"servers.{name}.outages"):
+            there = Availability(profile=outages.profile, begins_at_h=outages.begins_at_h)
+            presence = draw_presence(n, stream(seed, f"presence of {name}"), there)
+    return Fleet(
+        devices=[name] * n,
+        macs_per_s=[rate] * n,
+        processors=[processor] * n,
+        deployed=[processor] * n,
+        training_factor=[1.0] * n,
+        uplinks=uplinks,
+        downlinks=downlinks,
+        latency_s=latency_s.tolist(),
+        server=fleet.server,
+        server_macs_per_s=fleet.server_macs_per_s,
+        cost=fleet.cost,
+        presence=presence,
+        topology=topology,
+        overhead=fleet.overhead if backbone is None else backbone.overhead,
+    )
+
+
+def _names(servers: Mapping[str, sections.Tier]) -> list[list[str]]:
+    """List the names of the servers of each tier."""
+    return [[f"{name}{number}" for number in range(1, tier.count + 1)] for name, tier in servers.items()]
+
+
+@contextmanager
+def _keys_of(like: str, key: str) -> Iterator[None]:
+    """Let errors about keys below `like` name the same ones below `key`."""
+    try:
+        yield
+    except ScenarioError as error:
+        error.key = (error.key or key).replace(like, key, 1)
+        raise

@@ -181,7 +181,7 @@ class NaiveClock:
         then(None)
 
     def present(self, op: Present, then):
-        then(list(op.clients))
+        then(list(op.nodes))
 
     def read(self, op: Read, then):
         then(None)

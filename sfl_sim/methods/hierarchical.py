@@ -1,0 +1,106 @@
+"""Hierarchical training: every server of the first tier runs a method of its own with its clients, and averages follow.
+
+Source: docs/methods/several_servers.md. Any method with `tiered = True` can be the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from sfl_sim.methods.base import Method, MethodOptions, Task
+from sfl_sim.methods.tiers import Tree, at
+from sfl_sim.models.replica import Replica
+from sfl_sim.ops import SERVER, Flow, ServerNode, Value, par, send
+from sfl_sim.training.alternatives import Model
+
+
+class Hierarchical(Method):
+    """Rounds of one method side by side at all servers of the first tier; every so many, their models are averaged.
+
+    Args:
+        host: the method.
+
+    Attributes:
+        hosts: the method at each of these servers.
+        whole: the method whose model is the average, at the main server.
+    """
+
+    def __init__(self, task: Task, options: MethodOptions | None, host: type[Method]) -> None:
+        super().__init__(task, options)
+        first, *others = task.tiers.tiers
+        self.whole = host(task, options)
+        for trait in Method.__annotations__.keys() - {"regular"}:
+            setattr(self, trait, getattr(self.whole, trait))
+        self.hosts = {server: host(task, options) for server in first.servers}
+        above = {server: host(task, options) for tier in others for server in tier.servers}
+        parts = {
+            server: dict(enumerate(_parts(one))) for server, one in (self.hosts | above | {SERVER: self.whole}).items()
+        }
+        self.tree = Tree(task.tiers, parts, self._clients_hold)
+
+    def _clients_hold(self) -> int:
+        """Count the parts that clients hold; without a cut all of them."""
+        if not self.is_split:
+            return len(self.tree.parts[SERVER])
+        deepest, end, n = max(self.task.cuts), 0, 0
+        for part in self.tree.parts[SERVER].values():
+            n += end < deepest
+            end += len(part.part.skeleton)
+        return n
+
+    def install(self, c: int) -> Flow:
+        """Send the frozen weights of a client's layers from the first server that serves it."""
+        return at(self.task.tiers.homes(1)[c], super().install(c))
+
+    def setup(self) -> Flow:
+        """Send what is frozen down, tier by tier, unless it is installed; then the setups of the hosts."""
+        network = self.task.network
+        if network.lora and not network.lora.preinstalled:
+            frozen = Value("model", network.frozen_bytes(network.layers))
+            for tier in reversed(self.task.tiers.tiers):
+                yield par(_sent(frozen, high, low) for low, high in zip(tier.servers, tier.above, strict=True))
+        yield par(at(server, host.setup()) for server, host in self.hosts.items())
+
+    def round(self, round: int, clients: Sequence[int]) -> Flow:
+        """A round of every host with its clients; then the averages that are due."""
+        groups = yield from self.task.tiers.groups(round, clients)
+        self._took_part = [c for c in clients if any(c in group for group in groups.values())]
+        yield par(at(server, self.hosts[server].round(round, group)) for server, group in groups.items() if group)
+        self.tree.count({server: self._weight(group) for server, group in groups.items()})
+        yield from self.tree.average(round)
+
+    def _weight(self, clients: Sequence[int]) -> float:
+        return float(len(clients) if self.task.uniform_weights else sum(map(self.data.samples, clients)))
+
+    def took_part(self, clients: Sequence[int]) -> Sequence[int]:
+        """Give the clients whose server was up."""
+        return self._took_part
+
+    def model(self) -> Model:
+        """Give the average of what all servers hold, by the samples of their clients."""
+        weights: dict[ServerNode, float] = {}
+        for c, server in enumerate(self.task.tiers.homes(1)):
+            weights[server] = weights.get(server, 0.0) + self._weight([c])
+        return self.tree.whole(weights)
+
+    def server_bytes(self, clients: Sequence[int]) -> int | None:
+        """Give the bytes of models at the server of the first tier that holds most."""
+        homes = self.task.tiers.homes(1)
+        held = [host.server_bytes([c for c in clients if homes[c] == server]) for server, host in self.hosts.items()]
+        return None if None in held else max(one for one in held if one is not None)
+
+
+def hierarchical(host: type[Method]) -> partial[Hierarchical]:
+    """Make the hierarchical form of a method."""
+    return partial(Hierarchical, host=host)
+
+
+def _parts(method: Method) -> list[Replica]:
+    parts = method.model()
+    assert all(isinstance(part, Replica) for part in parts), "a method with tiers has one model"
+    return [part for part in parts if isinstance(part, Replica)]
+
+
+def _sent(value: Value, src: ServerNode, dst: ServerNode) -> Flow:
+    yield send(value, src, dst)
