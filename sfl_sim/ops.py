@@ -328,11 +328,13 @@ class Read:
 class Expect:
     """Announcement of `jobs[c]` training jobs of client c on `state` in this round, for the order policy of a server.
 
-    The mapping's order is the cyclic order.
+    The mapping's order is the cyclic order. A client brings `turn` jobs in a row, between which the server is held for
+    it, and these count as one for the policy.
     """
 
     state: State
     jobs: Mapping[int, int]
+    turn: int = 1
     node: ServerNode = SERVER
 
 

@@ -24,6 +24,7 @@ from sfl_sim.engine.tiers import build_tiers
 from sfl_sim.errors import ScenarioError
 from sfl_sim.goals import Goal
 from sfl_sim.methods import METHODS, Method, MethodOptions, Task
+from sfl_sim.methods.chain import chain
 from sfl_sim.methods.hierarchical import hierarchical
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.cuts import client_cuts, cuts_at
@@ -112,7 +113,8 @@ def _with_tiers(kind: type[Method], scenario: Scenario) -> Callable[[Task, Metho
     if scenario.clients.overcommit:
         problem = "cannot be given together with servers, each of which waits for clients of its own"
         raise ScenarioError(problem, key="clients.overcommit", found=scenario.clients.overcommit)
-    return hierarchical(kind)
+    chains = any(tier.cut is not None for tier in scenario.servers.values())
+    return chain(kind) if chains else hierarchical(kind)
 
 
 def build_network(scenario: Scenario, dataset: Dataset, above: int = 0) -> Network:

@@ -41,7 +41,7 @@ NEEDS: dict[str, tuple[Need, str]] = {
     "report.exits_every": (lambda kind, options: kind.has_exits, "clients have no exits"),
     **dict.fromkeys(
         ("server.order", "server.burst"),
-        (lambda kind, options: kind.follows_order, "the server serves no jobs in an order"),
+        (lambda kind, options: kind.serves_in_order(options), "the server serves no jobs in an order"),
     ),
 }
 """What keys need of the method, and how it is said that it has not got it."""

@@ -21,6 +21,7 @@ from sfl_sim.methods.splitfed_v2 import SplitFedV2
 from sfl_sim.methods.splitfed_v3 import SplitFedV3
 from sfl_sim.methods.splitfrozen import SplitFrozen
 from sfl_sim.methods.splitnn import SplitNN
+from sfl_sim.methods.u_shaped import UShaped
 
 METHODS: dict[str, type[Method]] = {
     "fedavg": FedAvg,
@@ -29,6 +30,7 @@ METHODS: dict[str, type[Method]] = {
     "splitfed_v2": SplitFedV2,
     "splitfed_v3": SplitFedV3,
     "splitfrozen": SplitFrozen,
+    "u_shaped": UShaped,
     "multihead": MultiHead,
     "mergesfl": MergeSFL,
     "hydra": Hydra,

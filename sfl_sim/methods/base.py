@@ -264,9 +264,9 @@ class Method(ABC):
     """True if the labels of a mini-batch travel with what crosses the cut."""
     uploads_model: ClassVar[bool] = True
     """True if clients upload to the aggregator what they have trained."""
-    shares_server_model: ClassVar[bool] = False
+    shares_server_model: bool = False
     """True if all clients train one model at the server, one job after the other: a second worker has nothing to do."""
-    follows_order: ClassVar[bool] = False
+    follows_order: bool = False
     """True if the server serves clients' jobs in the order of `server.order`: the method announces them (`expect`)."""
     depends_on_time: bool = False
     """True if what is learned depends on when things happen: on the order of service, on speeds or on waiting times."""
@@ -314,6 +314,11 @@ class Method(ABC):
     def splits(cls, options: MethodOptions) -> bool:
         """Say whether the model is cut with these options: what `is_split` of the method will be."""
         return cls.is_split
+
+    @classmethod
+    def serves_in_order(cls, options: MethodOptions) -> bool:
+        """Say what `follows_order` of the method will be with these options."""
+        return cls.follows_order
 
     @once_a_round
     def optimiser(self, round: int, node: Node | None = None) -> Optimiser:

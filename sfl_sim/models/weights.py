@@ -168,16 +168,20 @@ class Weights:
         self.awaiting_gradient = activations if hold else None
         return activations.detach()
 
-    def backward(self, gradient: Tensor) -> None:
-        """Accumulate the parameters' gradients, given the gradient at the activations that `forward` returned."""
-        activations = self.awaiting_gradient
+    def backward(self, gradient: Tensor) -> Tensor | None:
+        """Accumulate the parameters' gradients, given the gradient at the activations that `forward` returned.
+
+        Gives the gradient at the input, if that asked for one.
+        """
+        activations, saved = self.awaiting_gradient, self._saved
         if activations is None:
-            assert self._saved is not None, "backward without a forward"
-            activations = self._saved.again(self)
+            assert saved is not None, "backward without a forward"
+            activations = saved.again(self)
         self.awaiting_gradient = self._saved = None
         if activations.requires_grad:  # not those of a first part without parameters
             torch.autograd.backward(activations, gradient)
         self.part.forward_settings.graphs.release(self)
+        return None if saved is None else saved.x.grad
 
     @property
     def passed(self) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from sfl_sim.sim.client_resources import ClientResources
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.events import Events
 from sfl_sim.sim.operations import Executor, Operations
-from sfl_sim.sim.orders import LABELS_OF_THEIR_OWN, Order, Roster
+from sfl_sim.sim.orders import LABELS_OF_THEIR_OWN, InARow, Order, Roster
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.recording import Recording, row_bytes
 from sfl_sim.sim.serving_station import ServingStation
@@ -338,17 +338,20 @@ class EventClock:
         return WAITS
 
     def _expect(self, _: Branch, op: Expect) -> None:
-        self._servers[op.node].rank(op.state.guard, *self.policy(op.jobs, self._operations.round, op.node))
+        self._servers[op.node].rank(op.state.guard, *self.policy(op, self._operations.round))
 
-    def policy(self, jobs: Mapping[int, int], round: int, node: ServerNode = SERVER) -> tuple[Policy, dict[int, int]]:
-        """A server's policy for a round in which each client brings so many `jobs`; it follows the returned count."""
-        left = {client: number for client, number in jobs.items() if number}
+    def policy(self, announced: Expect, round: int) -> tuple[Policy, dict[int, int]]:
+        """A server's policy for the jobs that are announced in a round; it follows the returned count of them."""
+        node, turn = announced.node, announced.turn
+        left = {client: number for client, number in announced.jobs.items() if number}
         queue, name = self.queues[node], "order" if node == SERVER else f"order of {node}"
+        rows = left if turn == 1 else {client: number // turn for client, number in left.items()}
         roster = Roster(
-            list(left), left, burst=queue.burst, rng=stream(self.seed, name, round), labels=self.labels,
-            max_wait_s=queue.max_wait_s, recorded=queue.recorded.get(round, ()),
+            list(rows), rows, burst=queue.burst, rng=stream(self.seed, name, round), labels=self.labels,
+            max_wait_s=queue.max_wait_s, recorded=queue.recorded.get(round, ())[::turn],
         )  # fmt: skip
-        return queue.order(roster), left
+        policy = queue.order(roster)
+        return (policy if turn == 1 else InARow(policy, rows, turn)), left
 
     def _waiting(self) -> Iterator[str]:
         """Say who waits at each server for which state."""

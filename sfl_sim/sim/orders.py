@@ -27,7 +27,7 @@ from math import inf
 import numpy as np
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.sim.station import Choice, Hold, Job, Policy, first_come
+from sfl_sim.sim.station import Choice, Hold, Job, Policy, Skipping, Sorting, first_come
 
 LABELS_OF_THEIR_OWN: Sequence[int] = range(sys.maxsize)
 """Dominant labels where no two clients share one: client c has label c."""
@@ -123,6 +123,49 @@ class PatientInTurn(InTurn):
         if self.turn == client:
             self.until_s = inf
         super().skip(client)
+
+
+class InARow:
+    """A policy that serves `turn` jobs of a client in a row, and holds the server for it between them.
+
+    Args:
+        policy: chooses the client; each row is one job to it.
+        rows: number of rows of each client that have not begun, which the policy follows.
+    """
+
+    def __init__(self, policy: Policy, rows: dict[int, int], turn: int) -> None:
+        self.policy = policy
+        self.rows = rows
+        self.n = turn
+        self.turn: int | None = None
+        """The client whose row has begun; None between two rows."""
+        self._left = 0
+
+    def __call__(self, waiting: Mapping[int, Job], now_s: float) -> Choice:
+        """Give the next job of the row, if it has come, or else the first of another."""
+        if self.turn is not None:
+            choice: Choice = waiting.get(self.turn)
+        else:
+            choice = self.policy(waiting, now_s)
+            if isinstance(choice, Job):
+                self.turn, self._left = choice.client, self.n
+                self.rows[choice.client] -= 1
+        if isinstance(choice, Job):
+            self._left -= 1
+            self.turn = self.turn if self._left else None
+        return choice
+
+    def add(self, job: Job) -> None:
+        """Tell the policy of a job that begins a row, if it sorts them."""
+        if job.client != self.turn and isinstance(self.policy, Sorting):
+            self.policy.add(job)
+
+    def skip(self, client: int) -> None:
+        """End the row of a client that will not come."""
+        self.rows[client] = 0
+        self.turn = None if self.turn == client else self.turn
+        if isinstance(self.policy, Skipping):
+            self.policy.skip(client)
 
 
 def fcfs(roster: Roster) -> Policy:

@@ -65,7 +65,7 @@ class TimedPlan:
     def _turns(self, stage: Stage, round: int) -> Turns:
         if stage.announced is None:
             return None
-        policy, left = self.events.policy(stage.announced.jobs, round)
+        policy, left = self.events.policy(stage.announced, round)
         if policy is first_come:
             return None
         if type(policy) is not InTurn:  # not a subclass, which may do anything

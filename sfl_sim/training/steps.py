@@ -41,9 +41,11 @@ class Forward(PartStep):
 
     Attributes:
         extra_bytes: size of further contents of the message.
+        labelled: False if labels stay where they are.
     """
 
     extra_bytes: int = 0
+    labelled: bool = True
     name = "forward"
 
     def work(self, part1: Replica, batch: Value) -> Work:
@@ -52,22 +54,24 @@ class Forward(PartStep):
 
     def out(self, part1: Replica, batch: Value) -> Value:
         """Make a value of n * (A*b_e + b_y) bytes (docs/methods/bytes.md#per-mini-batch)."""
-        per_sample = part1.part.out_numel * part1.part.wire_dtype.itemsize + part1.part.label_bytes
+        part = part1.part
+        per_sample = part.out_numel * part.wire_dtype.itemsize + part.label_bytes * self.labelled
         return Value("smashed", batch.samples * per_sample + self.extra_bytes, batch.samples, batch.step)
 
     def shape(self, part1: Replica, batch: Value) -> Hashable:
         """Return the part and the samples, and the size of further contents."""
-        return part1.part, batch.samples, self.extra_bytes
+        return part1.part, batch.samples, self.extra_bytes, self.labelled
 
-    def run(self, part1: Replica, batch: Value) -> tuple[Tensor, Tensor]:
+    def run(self, part1: Replica, batch: Value) -> tuple[Tensor, ...]:
         """Compute activations (n, ...), detached from the graph, which waits in the replica; gives labels, too."""
-        x, labels = batch.load()
-        return part1.weights.forward(x), labels
+        x, *labels = batch.load()
+        return (part1.weights.forward(x), *labels)[: 1 + self.labelled]
 
-    def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> list[tuple[Tensor, Tensor]]:
+    def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> list[tuple[Tensor, ...]]:
         """Run the step for replicas of one part."""
         inputs, labels = zip(*(batch.load() for (batch,) in args), strict=True)
-        return list(zip(stacked.forward(parts, inputs), labels, strict=True))
+        found = zip(stacked.forward(parts, inputs), labels, strict=True)
+        return [one[: 1 + self.labelled] for one in found]
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,31 @@ class Backward(PartStep):
         """Run the step for replicas of one part."""
         stacked.backward(parts, [gradients.load() for (gradients,) in args], self.optimiser)
         return [None] * len(parts)
+
+
+class Relay(Forward):
+    """Pass what has come through a part in the middle; gives the activations at its end, with the labels, if any."""
+
+    def run(self, part: Replica, smashed: Value) -> tuple[Tensor, ...]:
+        """Compute activations (n, ...); the graph waits in the replica, and leads to its input."""
+        x, *labels = smashed.load()
+        return part.weights.forward(x.detach().requires_grad_(not part.part.first)), *labels
+
+
+class RelayBack(Backward):
+    """Run the backward pass of a part in the middle, and its optimiser's step; gives the gradient at its input."""
+
+    def out(self, part: Replica, gradients: Value) -> Value:
+        """Make a value of n * A*b_e bytes; of 0 bytes if nobody needs the gradient."""
+        numel = 0 if part.part.first else part.part.in_numel
+        size_bytes = gradients.samples * numel * part.part.wire_dtype.itemsize
+        return Value("gradients", size_bytes, gradients.samples, gradients.step)
+
+    def run(self, part: Replica, gradients: Value) -> Tensor | None:  # type: ignore[override]
+        """Give the gradient at the input (n, ...), evaluated before the step."""
+        gradient = part.weights.backward(gradients.load())
+        self.optimiser.step(part.weights)
+        return gradient
 
 
 class Average(Step):

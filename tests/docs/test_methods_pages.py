@@ -16,7 +16,8 @@ MARKED = re.compile(r"(<!-- methods: [^\n]* -->\n).*?(<!-- end -->)", re.DOTALL)
 TRAITS = {
     "is split": lambda kind: kind.splits(kind.Options()),
     "one model at the server": lambda kind: kind.shares_server_model,
-    "obeys `server.order`": lambda kind: kind.follows_order,
+    "obeys `server.order`": lambda kind: kind.serves_in_order(kind.Options()),
+    "tiers of servers": lambda kind: kind.tiered,
     "gradients come down": lambda kind: kind.splits(kind.Options()) and kind.sends_gradients,
     "labels go up": lambda kind: kind.splits(kind.Options()) and kind.sends_labels,
     "clients upload models": lambda kind: kind.uploads_model,

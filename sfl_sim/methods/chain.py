@@ -1,0 +1,174 @@
+"""Chains: a mini-batch passes a part of the model at a server of every tier on its way to the main server, and back.
+
+Several tiers: 2603.08687; several hops: 2402.00208 (docs/methods/several_servers.md#chains). Parts at servers of tiers
+are copies of one client each, as in SplitFedV1, so that a graph waits for the gradient of its own mini-batch. The last
+part is as the method has it: a copy for every client (SplitFedV1), or one that all train in turn (SplitFedV2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from sfl_sim.data.batches import Batch
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods.base import Method, MethodOptions, Task, once_a_round
+from sfl_sim.methods.split import SplitStep
+from sfl_sim.methods.splitfed_v1 import SplitFedV1
+from sfl_sim.methods.splitfed_v2 import SplitFedV2
+from sfl_sim.methods.tiers import Tree, at
+from sfl_sim.models.replica import Joined, Replica
+from sfl_sim.ops import SERVER, Flow, ServerNode, expect, on, par, send
+from sfl_sim.training.steps import Average, Relay, RelayBack, Renew
+
+
+@dataclass
+class Visit:
+    """Round of one client.
+
+    Attributes:
+        way: the servers on its way, the main one included.
+        parts: its copies of the parts, its own first; the last one may be everybody's.
+    """
+
+    way: Sequence[ServerNode]
+    parts: list[Any] = field(default_factory=list)
+
+
+class Chain(SplitStep):
+    """Parts of the model at clients, at servers of all tiers and at the main server; all but the last are copies.
+
+    Args:
+        shared: True if all clients train one last part, in turn.
+
+    Attributes:
+        pieces: the model, cut wherever a client or a tier ever cuts it, and where each piece begins.
+        tree: the copies of the pieces that servers hold from round to round.
+    """
+
+    only_averages = True
+    survives = True
+
+    def __init__(self, task: Task, options: MethodOptions | None, shared: bool) -> None:
+        super().__init__(task, options)
+        if options is not None and options != type(options)():
+            key, value = next((key, one) for key, one in options if one != getattr(type(options)(), key))
+            raise ScenarioError("has no effect where tiers have cuts", key=f"method.{key}", found=value)
+        self.shared = self.shares_server_model = self.depends_on_time = shared
+        self.forgets_lost = not shared
+        self.cuts = [*task.lasting_cuts] if not shared else [task.cut] * len(task.data)
+        self.ends = [tier.cut or 0 for tier in task.tiers.tiers]
+        self.bounds = [0, *sorted({*self.cuts, *self.ends}), len(task.network)]
+        tiers: list[tuple[Sequence[ServerNode], int]] = [
+            (t.servers, end) for t, end in zip(task.tiers.tiers, self.ends, strict=True)
+        ]
+        parts = {}
+        for servers, end in [*tiers, ([SERVER], len(task.network))]:
+            for server in servers:
+                pieces = task.split(*self.bounds[1:-1])
+                parts[server] = {n: piece for n, piece in enumerate(pieces) if self.bounds[n] < end}
+        self.tree = Tree(task.tiers, parts, lambda: sum(start < max(self.cuts) for start in self.bounds[:-1]))
+
+    def _held(self, server: ServerNode, start: int, stop: int) -> Replica | Joined:
+        """Layers `start` to `stop` (excluded) of what a server holds."""
+        pieces = [piece for n, piece in self.tree.parts[server].items() if start <= self.bounds[n] < stop]
+        return pieces[0] if len(pieces) == 1 else Joined(self.task.network.part(start, stop), pieces)
+
+    def round(self, round: int, clients: Sequence[int]) -> Flow:
+        """All clients side by side; then averages of copies at their servers, and from tier to tier."""
+        groups = yield from self.task.tiers.groups(round, clients)
+        visits = {c: Visit(self.task.tiers.way(server)) for server, group in groups.items() for c in group}
+        self._took_part = [c for c in clients if c in visits]
+        if self.shared:
+            yield on(SERVER, Renew(), self.last)
+            yield expect(self.last, {c: self.data.n_batches(c) for c in self._took_part})
+        trained = yield par({c: self.client(c, visits[c], round) for c in self._took_part})
+        visits = {c: visits[c] for c in trained}
+        yield par(self.average_at(server, visits) for server in self.tree.parts)
+        self.tree.count({s: sum(map(self.weight, group)) for s, group in groups.items()})
+        yield from self.tree.average(round)
+
+    @property
+    def last(self) -> Replica | Joined:
+        """The last part of the global model."""
+        return self._held(SERVER, self.ends[-1], len(self.task.network))
+
+    def weight(self, c: int) -> float:
+        """Weight of a client among others."""
+        return 1.0 if self.task.uniform_weights else float(self.data.samples(c))
+
+    def client(self, c: int, visit: Visit, round: int) -> Flow:
+        """Download part-1, copy the other parts, train all, upload part-1."""
+        home, *_ = visit.way
+        starts = [self.cuts[c], *self.ends]
+        part1 = yield from at(home, self.wire.fetch(self._held(home, 0, self.cuts[c]), c))
+        visit.parts = [part1]
+        for server, start, stop in zip(visit.way, starts, [*self.ends, len(self.task.network)], strict=True):
+            held = self._held(server, start, stop)
+            visit.parts.append(held if self.shared and server is SERVER else (yield send(held, server, server)))
+        for batch in self.data.batches(c, round):
+            yield from self.hops(c, visit, batch, round)
+        visit.parts[0] = yield from at(home, self.wire.deliver(part1, c, round))
+
+    def hops(self, c: int, visit: Visit, batch: Batch, round: int) -> Flow:
+        """Train all parts on one mini-batch: forward from hop to hop, the loss at the last, backward the same way."""
+        part1, *middle, last = visit.parts
+        home = visit.way[0]
+        smashed = yield on(c, self.forward, part1, batch)
+        smashed = passed = yield from at(home, self.wire.upload(smashed, part1.part, batch, c, round))
+        for here, above, part in zip(visit.way, visit.way[1:], middle, strict=False):
+            passed = yield on(here, Relay(), part, passed)
+            passed = yield send(passed, here, above)
+        gradient = yield on(SERVER, self.server_step(round), last, passed)
+        for here, above, part in [*zip(visit.way, visit.way[1:], middle, strict=False)][::-1]:
+            gradient = yield send(gradient, above, here)
+            gradient = yield on(here, self.relay_back(round), part, gradient)
+        gradient = yield from at(home, self.wire.download(gradient, smashed, part1, c, round))
+        yield on(c, self.backward(round, c), part1, gradient)
+
+    @once_a_round
+    def relay_back(self, round: int) -> RelayBack:
+        """The step of a server in the middle from the gradient that comes down to it."""
+        return RelayBack(self.optimiser(round, SERVER))
+
+    def average_at(self, server: ServerNode, visits: dict[int, Visit]) -> Flow:
+        """Average at a server the copies of those parts that it is the first to hold, of the clients below it."""
+        level = next((n for n, tier in enumerate(self.task.tiers.tiers) if server in tier.servers), len(self.ends))
+        below = {c: visit for c, visit in visits.items() if visit.way[level] == server}
+        begins = self.ends[level - 1] if level else 0
+        for number, piece in self.tree.parts[server].items():
+            start = self.bounds[number]
+            if below and start >= begins and not (self.shared and level == len(self.ends)):
+                copies = [
+                    visit.parts[level + (start >= self.cuts[c] if not level else 1)] for c, visit in below.items()
+                ]
+                yield on(self.tree.node(server, number), Average(), piece, copies, self.task.shares(list(below)))
+
+    def took_part(self, clients: Sequence[int]) -> Sequence[int]:
+        """Give the clients whose server was up."""
+        return self._took_part
+
+    def model(self) -> list[Replica]:
+        """Give the average of what all servers hold, by the samples of their clients."""
+        weights: dict[ServerNode, float] = {}
+        for c, server in enumerate(self.task.tiers.homes(1)):
+            weights[server] = weights.get(server, 0.0) + self.weight(c)
+        return self.tree.whole(weights)
+
+    def server_bytes(self, clients: Sequence[int]) -> int | None:
+        """Size of the last part, for every client unless they share it."""
+        return self.last.size_bytes * (1 if self.shared else len(clients))
+
+
+CHAINS: dict[type[Method], bool] = {SplitFedV1: False, SplitFedV2: True}
+"""Methods with a form for tiers with cuts, and whether clients share the last part in it."""
+
+
+def chain(host: type[Method]) -> partial[Chain]:
+    """Make the form of a method for tiers with cuts. Raises ScenarioError if it has none."""
+    if host not in CHAINS:
+        able = "method.name: splitfed_v1, splitfed_v2"
+        raise ScenarioError("has no form for tiers with cuts", key="method.name", found=host.__name__, allowed=able)
+    return partial(Chain, shared=CHAINS[host])
