@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from sfl_sim.engine.registry import find_codec, find_method, find_model, find_or
 from sfl_sim.engine.tiers import build_tiers
 from sfl_sim.errors import ScenarioError
 from sfl_sim.goals import Goal
-from sfl_sim.methods import METHODS, Method, MethodOptions, Task
+from sfl_sim.methods import METHODS, Method, Task
 from sfl_sim.methods.chain import chain
 from sfl_sim.methods.hierarchical import hierarchical
 from sfl_sim.methods.wire import Wire
@@ -103,8 +103,8 @@ def build_method(
     return method
 
 
-def _with_tiers(kind: type[Method], scenario: Scenario) -> Callable[[Task, MethodOptions | None], Method]:
-    """Give what makes the method of a scenario. Raises ScenarioError for servers that it cannot have."""
+def _with_tiers(kind: type[Method], scenario: Scenario) -> type[Method]:
+    """Give the form of a method that a scenario's servers ask for. Raises ScenarioError if it has none."""
     if not scenario.servers:
         return kind
     if not kind.tiered:
@@ -335,7 +335,7 @@ def build_clock(
     executor: Executor,
     counts: Ints,
     *,
-    workers: float | None = None,
+    more_workers: float = 1,
     plans: Plans | None = None,
     **settings: Any,
 ) -> Clock:
@@ -343,14 +343,14 @@ def build_clock(
 
     Args:
         counts: (C, L) number of training samples by client and label.
-        workers: number of server workers; None: as in the scenario.
+        more_workers: factor on the workers of all servers.
         plans: see `Clock`.
         settings: others of the `EventClock` than the scenario's.
     """
     server = scenario.server
-    queue = _queueing(server, scenario.seed, "server", places.SERVER)
+    queue = _queueing(server, scenario.seed, "server", places.SERVER, more_workers)
     queues = {
-        node: _queueing(tier, scenario.seed, f"servers.{name}", str(node))
+        node: _queueing(tier, scenario.seed, f"servers.{name}", str(node), more_workers)
         for name, tier in scenario.servers.items()
         for node in fleet.tiers[name].nodes
     }
@@ -358,7 +358,7 @@ def build_clock(
         fleet,
         executor,
         queue.order,
-        workers=queue.workers if workers is None else workers,
+        workers=queue.workers,
         burst=queue.burst,
         labels=counts.argmax(axis=1).tolist(),
         max_wait_s=queue.max_wait_s,
@@ -371,14 +371,14 @@ def build_clock(
     return Clock(events, plans)
 
 
-def _queueing(server: Station, seed: int, key: str, node: str) -> Queueing:
+def _queueing(server: Station, seed: int, key: str, node: str, more_workers: float) -> Queueing:
     """Make the settings of a server's queue; `key` is that of its section, `node` its name in records."""
     burst = burst_of(server)
     check_burst(server.order, burst)
     check_max_wait(server.order, server.max_wait_s)
     return Queueing(
         find_order(server.order, f"{key}.order"),
-        _number(server.workers),
+        more_workers * _number(server.workers),
         burst=burst,
         max_wait_s=float("inf") if server.max_wait_s is None else server.max_wait_s,
         recorded=_recorded_turns(server, seed, f"{key}.recorded", node),
@@ -409,9 +409,9 @@ def _recorded_turns(server: Station, seed: int, key: str, node: str) -> dict[int
     return {number: clients.tolist() for number, clients in by_round}  # type: ignore[misc]
 
 
-def server_workers(scenario: Scenario) -> float:
-    """Return the number of jobs that the scenario's server runs at the same time; infinity if unlimited."""
-    return _number(scenario.server.workers)
+def server_workers(scenario: Scenario, name: str = places.SERVER) -> float:
+    """Return the number of jobs that a server of the scenario runs at the same time; infinity if unlimited."""
+    return _number(scenario.servers.get(name.rstrip("0123456789"), scenario.server).workers)
 
 
 def burst_of(server: Station) -> float:

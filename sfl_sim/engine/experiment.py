@@ -23,6 +23,7 @@ from sfl_sim.engine.optimisation import largest_batch
 from sfl_sim.engine.participation import check_participation
 from sfl_sim.engine.round_tables import client_table, round_row
 from sfl_sim.engine.rounds import Round, WalkedRound, joined
+from sfl_sim.engine.server_table import ServerTable
 from sfl_sim.engine.setup import setup_of
 from sfl_sim.engine.snapshots import Snapshots, check_snapshots
 from sfl_sim.engine.stopping import Stopping
@@ -116,6 +117,7 @@ class Experiment:
             self.walk.participation.utility_of = self._utility
         self.server_model_bytes: int | None = 0
         self.joule = None if self.fleet.power is None else np.zeros(len(self.shares))
+        self._servers = ServerTable(self.fleet, clock.events.queues) if self.fleet.tiers else None
         self._model: Model = []
         self._reads: list[dict[str, float]] = []
         self._timeline = hashlib.blake2b(digest_size=16)
@@ -194,6 +196,8 @@ class Experiment:
         """Note the global model and the server's model bytes at the beginning of a round."""
         if self.memory:
             self.memory.remember(replicas_by_name(self._model).values())
+        if self._servers:
+            self._servers.hold(self.method.held_bytes(clients))
         held_bytes = self.method.server_bytes(clients)
         self.server_model_bytes = None if held_bytes is None else max(held_bytes, self.server_model_bytes or 0)
 
@@ -214,6 +218,8 @@ class Experiment:
         reads = enumerate(self.walk.clock.events.records.take_reads())
         self._reads += [{"round": walked.number, "number": i, "value": value} for i, value in reads]
         self._timeline.update(walked.ops.tobytes())
+        if self._servers:
+            self._servers.add(walked.ops, walked.ended_s)
         joule, clients = walked.op_joule(self.fleet), walked.clients
         return Round(
             row, labels, walked.ops, confusion=confusion, leakage=leakage, final=tables, joule=joule, clients=clients
@@ -262,6 +268,8 @@ class Experiment:
     def histories(self) -> dict[str, pd.DataFrame]:
         """Give the tables of the whole run so far by name: reads of flows, presence and losses of clients."""
         tables = self.walk.participation.tables() | (self.elsewhere.tables() if self.elsewhere else {})
+        if self._servers:
+            tables["servers"] = self._servers.table()
         if self._reads:
             tables["reads"] = pd.DataFrame(self._reads)
         return tables

@@ -429,3 +429,7 @@ class Method(ABC):
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         """Give the bytes of models that the main server holds while `clients` train; None if unknown."""
         return None
+
+    def held_bytes(self, clients: Sequence[int]) -> Mapping[ServerNode, int]:
+        """Give the bytes of models that each server holds while `clients` train, of those for which it is known."""
+        return {}

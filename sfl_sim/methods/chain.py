@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
@@ -40,23 +39,22 @@ class Visit:
 class Chain(SplitStep):
     """Parts of the model at clients, at servers of all tiers and at the main server; all but the last are copies.
 
-    Args:
-        shared: True if all clients train one last part, in turn.
-
     Attributes:
+        shared: True if all clients train one last part, in turn; a subclass says so (`chain`).
         pieces: the model, cut wherever a client or a tier ever cuts it, and where each piece begins.
         tree: the copies of the pieces that servers hold from round to round.
     """
 
     only_averages = True
-    survives = True
+    shared: ClassVar[bool]
 
-    def __init__(self, task: Task, options: MethodOptions | None, shared: bool) -> None:
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
+        shared = self.shared
         if options is not None and options != type(options)():
             key, value = next((key, one) for key, one in options if one != getattr(type(options)(), key))
             raise ScenarioError("has no effect where tiers have cuts", key=f"method.{key}", found=value)
-        self.shared = self.shares_server_model = self.depends_on_time = shared
+        self.shares_server_model = self.depends_on_time = shared
         self.forgets_lost = not shared
         self.cuts = [*task.lasting_cuts] if not shared else [task.cut] * len(task.data)
         self.ends = [tier.cut or 0 for tier in task.tiers.tiers]
@@ -157,6 +155,15 @@ class Chain(SplitStep):
             weights[server] = weights.get(server, 0.0) + self.weight(c)
         return self.tree.whole(weights)
 
+    def held_bytes(self, clients: Sequence[int]) -> dict[ServerNode, int]:
+        """Give the bytes of models that each server holds while `clients` train."""
+        homes, held = self.task.tiers.homes(1), dict.fromkeys(self.tree.parts, 0)
+        for c in clients:
+            way = self.task.tiers.way(homes[c])
+            for server, start, stop in zip(way, [self.cuts[c], *self.ends], self.ends, strict=False):
+                held[server] += self._held(server, start, stop).size_bytes
+        return held | {SERVER: self.server_bytes(clients) or 0}
+
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         """Size of the last part, for every client unless they share it."""
         return self.last.size_bytes * (1 if self.shared else len(clients))
@@ -166,9 +173,9 @@ CHAINS: dict[type[Method], bool] = {SplitFedV1: False, SplitFedV2: True}
 """Methods with a form for tiers with cuts, and whether clients share the last part in it."""
 
 
-def chain(host: type[Method]) -> partial[Chain]:
+def chain(host: type[Method]) -> type[Chain]:
     """Make the form of a method for tiers with cuts. Raises ScenarioError if it has none."""
     if host not in CHAINS:
         able = "method.name: splitfed_v1, splitfed_v2"
         raise ScenarioError("has no form for tiers with cuts", key="method.name", found=host.__name__, allowed=able)
-    return partial(Chain, shared=CHAINS[host])
+    return type(f"{host.__name__}Chain", (Chain,), {"shared": CHAINS[host], "survives": True})

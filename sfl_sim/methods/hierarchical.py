@@ -6,7 +6,7 @@ Source: docs/methods/several_servers.md. Any method with `tiered = True` can be 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from typing import ClassVar
 
 from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.methods.tiers import Tree, at
@@ -18,16 +18,17 @@ from sfl_sim.training.alternatives import Model
 class Hierarchical(Method):
     """Rounds of one method side by side at all servers of the first tier; every so many, their models are averaged.
 
-    Args:
-        host: the method.
-
     Attributes:
+        host: the method's class; a subclass of this one has it (`hierarchical`).
         hosts: the method at each of these servers.
         whole: the method whose model is the average, at the main server.
     """
 
-    def __init__(self, task: Task, options: MethodOptions | None, host: type[Method]) -> None:
+    host: ClassVar[type[Method]]
+
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
+        host = self.host
         first, *others = task.tiers.tiers
         self.whole = host(task, options)
         for trait in Method.__annotations__.keys() - {"regular"}:
@@ -70,6 +71,12 @@ class Hierarchical(Method):
         self.tree.count({server: self._weight(group) for server, group in groups.items()})
         yield from self.tree.average(round)
 
+    def held_bytes(self, clients: Sequence[int]) -> dict[ServerNode, int]:
+        """Give the bytes of models that each server of the first tier holds while `clients` train, if known."""
+        homes = self.task.tiers.homes(1)
+        held = {s: host.server_bytes([c for c in clients if homes[c] == s]) for s, host in self.hosts.items()}
+        return {server: size_bytes for server, size_bytes in held.items() if size_bytes is not None}
+
     def _weight(self, clients: Sequence[int]) -> float:
         return float(len(clients) if self.task.uniform_weights else sum(map(self.data.samples, clients)))
 
@@ -86,14 +93,12 @@ class Hierarchical(Method):
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         """Give the bytes of models at the server of the first tier that holds most."""
-        homes = self.task.tiers.homes(1)
-        held = [host.server_bytes([c for c in clients if homes[c] == server]) for server, host in self.hosts.items()]
-        return None if None in held else max(one for one in held if one is not None)
+        return max(self.held_bytes(clients).values(), default=None)
 
 
-def hierarchical(host: type[Method]) -> partial[Hierarchical]:
+def hierarchical(host: type[Method]) -> type[Hierarchical]:
     """Make the hierarchical form of a method."""
-    return partial(Hierarchical, host=host)
+    return type(f"Hierarchical{host.__name__}", (Hierarchical,), {"host": host})
 
 
 def _parts(method: Method) -> list[Replica]:

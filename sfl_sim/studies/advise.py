@@ -18,7 +18,7 @@ from sfl_sim.engine.news import Counted, Notify
 from sfl_sim.engine.registry import check_unused
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.network import Network
-from sfl_sim.report.display import plural
+from sfl_sim.report.display import duration, plural
 from sfl_sim.scenario.concerns import Aside, differences
 from sfl_sim.scenario.grid import points
 from sfl_sim.scenario.load import Study
@@ -101,6 +101,9 @@ MAX_OPS = 1_000_000
 """Maximum of operations in all these walks together, beside `MIN_WALKS`: about half a minute."""
 MIN_WALKS = 20
 NO_BOUND = "No lower bound: what a client needs depends on the cuts of others with this method."
+NO_BOUND_OF_TIERS = "No lower bound: several servers share the work."
+WORTH = 0.05
+"""Share by which rounds must get shorter for more servers to be worth it."""
 NO_BOUND_AT_ALL = "No lower bound: what a client needs depends on when it needs it."
 
 
@@ -227,14 +230,16 @@ class Adviser:
                 raise ScenarioError(f"{self.series} has one cut for all clients: {refusal}", file=PER_CLIENT)
             chosen, how = self._assign(chosen, cuts, bounds)
         no_bound = NO_BOUND_AT_ALL if self.trial.is_uneven else NO_BOUND
-        is_bounded = bool(bounds) and not self.trial.is_uneven and self.trial.agree(bounds, cuts)
+        if self.trial.has_tiers:
+            no_bound = NO_BOUND_OF_TIERS
+        is_bounded = bool(bounds) and no_bound == NO_BOUND and self.trial.agree(bounds, cuts)
         choice = {
             **_choice(chosen, ranked),
             "round_s": self.trial.walk(chosen).round_s,
             "own_round_s": self.trial.own_round_s,
             "how": how,
             "bound_s": median(bound.round_s for bound in bounds) if is_bounded else np.nan,
-            "notes": [*self._notes(chosen), *([] if is_bounded or refusal else [no_bound])],
+            "notes": [*self._notes(chosen), *self._counts(chosen), *([] if is_bounded or refusal else [no_bound])],
         }
         clients = self.trial.experiment.clients()[["client", "device", "macs_per_s", "uplink_bps", "downlink_bps"]]
         return choice, self.table.reset_index(), clients.assign(cut=list(chosen))
@@ -247,6 +252,23 @@ class Adviser:
                 yield "Each of these cuts reached the accuracy as the cut of all clients; mixtures were not measured."
             if not self.trial.is_one_fleet:
                 yield "Every seed draws another fleet, and these cuts are a compromise; repeats=1 asks for one."
+
+    def _counts(self, chosen: Cuts) -> Iterator[str]:
+        """Say how long a round takes with other numbers of servers in the first tier, and how many are worth it."""
+        if not self.trial.has_tiers:
+            return
+        name, tier = next(iter(self.scenario.servers.items()))
+        if not isinstance(tier.clients, str) or tier.reach_s:
+            return  # whom each server serves is given for this number of them
+        counts = sorted({1, 2, 4, 8, 16, tier.count} & {*range(1, self.trial.n_clients + 1)} | {tier.count})
+        self._expect(len(counts))
+        rounds_s = {}
+        for count in counts:
+            rounds_s[count] = self.trial.round_s_with(f"servers.{name}.count", count, chosen)
+        least_s = min(rounds_s.values())
+        enough = next(count for count in counts if rounds_s[count] <= (1 + WORTH) * least_s)
+        told = ", ".join(f"{count}: {duration(seconds)}" for count, seconds in rounds_s.items())
+        yield f"Rounds by number of servers in tier {name}: {told}. More than {enough} gain less than {WORTH:.0%}."
 
     def _alike(self, cut: int) -> Cuts:
         return (int(cut),) * self.trial.n_clients

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from sfl_sim.engine.build import build_clock, server_workers
+from sfl_sim.engine.build import build_clock
 from sfl_sim.engine.setup import Setup, setup_of
 from sfl_sim.engine.walk import Walk
 from sfl_sim.metrics.typical import typical_round
@@ -39,10 +39,11 @@ class Doubled:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A faster resource: a change of the fleet, or a factor on the number of the server's workers."""
+    """A faster resource: a change of the fleet, or a factor on the number of the servers' workers."""
 
     fleet: Callable[[Fleet], Fleet] = lambda fleet: fleet
     workers: int = 1
+    of_tiers: bool = False
 
 
 def _doubled(links: Links) -> Links:
@@ -54,13 +55,27 @@ def _faster(fleet: Fleet) -> Fleet:
     return replace(fleet, processors=LazySequence(len(slower), lambda client: Doubled(slower[client])))
 
 
+def _in_tiers(fleet: Fleet, change: Callable[[Fleet], Fleet]) -> Fleet:
+    """Change the servers of all tiers, which are the clients of their tier's fleet."""
+    return replace(fleet, tiers={name: replace(one, servers=change(one.servers)) for name, one in fleet.tiers.items()})
+
+
+def _no_latency(fleet: Fleet) -> Fleet:
+    return replace(fleet, latency_s=[0.0] * len(fleet.latency_s))
+
+
+def _faster_backbone(fleet: Fleet) -> Fleet:
+    return replace(fleet, uplinks=_doubled(fleet.uplinks), downlinks=_doubled(fleet.downlinks))
+
+
 CHANGES = {
     "uplink x2": Change(lambda fleet: replace(fleet, uplinks=_doubled(fleet.uplinks))),
     "downlink x2": Change(lambda fleet: replace(fleet, downlinks=_doubled(fleet.downlinks))),
     "devices x2": Change(_faster),
-    "server x2": Change(lambda fleet: replace(fleet, server=Doubled(fleet.server))),
+    "server x2": Change(lambda fleet: _in_tiers(replace(fleet, server=Doubled(fleet.server)), _faster)),
     "workers x2": Change(workers=2),
-    "no latency": Change(lambda fleet: replace(fleet, latency_s=[0.0] * len(fleet.latency_s))),
+    "no latency": Change(lambda fleet: _in_tiers(_no_latency(fleet), _no_latency)),
+    "backbone x2": Change(lambda fleet: _in_tiers(fleet, _faster_backbone), of_tiers=True),
 }
 """Changes by name. Methods that adapt their demands to the clients' speeds act as in the unchanged system."""
 
@@ -103,6 +118,7 @@ def _of_trial(variant: Variant, rounds: pd.DataFrame, number: int) -> list[dict[
                 "after_s": _round_s(setup, number, started_s, change)[0],
             }
             for name, change in CHANGES.items()
+            if setup.fleet.tiers or not change.of_tiers
         ]
     except Exception:  # a method of a user's own may need what only training gives; no run must fail for a table's sake
         return []
@@ -113,8 +129,7 @@ def _round_s(setup: Setup, number: int, started_s: float, change: Change = Chang
 
     Gives its seconds and its number of operations.
     """
-    fleet, workers = change.fleet(setup.fleet), change.workers * server_workers(setup.scenario)
-    clock = build_clock(setup.scenario, fleet, Timing(), setup.counts, workers=workers)
+    clock = build_clock(setup.scenario, change.fleet(setup.fleet), Timing(), setup.counts, more_workers=change.workers)
     walk = Walk(setup, setup.method(device=None), clock, first=number, started_s=started_s)
     walked = next(walk.rounds())
     return walked.ended_s - walked.started_s, len(walked.ops)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sfl_sim.engine.build import server_workers
 from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.load import changed
 from sfl_sim.scenario.sections import Scenario
+from sfl_sim.scenario.source_locations import SourceLocations
 from sfl_sim.store.places import NOBODY
 from sfl_sim.studies.cut_assignment import Bound, Floats, Kind, Need, needs
 from sfl_sim.studies.walk import Walked, Walker
@@ -44,6 +46,7 @@ class Trial:
 
     Attributes:
         own_round_s: mean duration of a round with the scenario's own cuts, median over seeds.
+        has_tiers: True if there are servers between clients and the main server.
         is_uneven: True if a device's time depends on its start, because clients go away or devices get hot.
 
     Raises ScenarioError if the scenario cannot be used.
@@ -62,6 +65,7 @@ class Trial:
         fleet = self.experiment.fleet
         is_throttled = fleet.conditions is not None and fleet.conditions.throttling is not None
         self.is_uneven = fleet.presence is not None or is_throttled
+        self.has_tiers = bool(fleet.tiers)
         self.own_round_s = self._time().round_s
 
     def walk(self, cuts: Cuts) -> Timed:
@@ -75,6 +79,14 @@ class Trial:
             self._timed[cuts] = self._time()
             self._step()
         return self._timed[cuts]
+
+    def round_s_with(self, key: str, value: Any, cuts: Cuts) -> float:
+        """Time the rounds with these cuts and a dotted key set anew: their mean duration, median over seeds.
+
+        Raises ScenarioError if the key cannot be set.
+        """
+        scenarios = [changed(one.experiment.scenario, {key: value}, SourceLocations()) for one in self._walkers]
+        return Trial(scenarios, self._step).walk(cuts).round_s
 
     def _time(self) -> Timed:
         every = [walker.walk(walker.experiment.scenario) for walker in self._walkers]

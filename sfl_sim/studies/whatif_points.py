@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -139,25 +140,31 @@ class Measured:
         self._walked = walked.rounds
         self._spent = [by_client(one.busy, one.clients, one.started_s, one.ended_s) for one in walked.rounds]
 
-    def figures(self, workers: float) -> dict[str, Any]:
-        """Give its duration, its breakdown for the average participant, its traffic, and the server's load."""
+    def figures(self, workers: Callable[[str], float]) -> dict[str, Any]:
+        """Give its duration, its breakdown for the average participant, its traffic, and the busiest server's load.
+
+        Args:
+            workers: gives the number of workers of a server, by its name.
+        """
         seconds = dict.fromkeys(BREAKDOWN, 0.0) | {"idle": self._idle_s}
-        moved = {"bytes_up": 0.0, "bytes_down": 0.0}
-        busy_s = 0.0
+        moved: dict[str, float] = defaultdict(float, bytes_up=0.0, bytes_down=0.0)
+        busy_s: dict[str, float] = defaultdict(float)
         for each, spent in zip(self._walked, self._spent, strict=True):
             weight = each.n_rounds / self.rounds
             for name, of_each_s in spent.items():
                 seconds[name] += weight * float(of_each_s.mean())
             for name, size_bytes in traffic(each.ops).items():
                 moved[name] += weight * size_bytes
-            jobs = each.ops[places.at(each.ops["node"], places.SERVER)]
-            busy_s += weight * float((jobs["ended_s"] - jobs["started_s"]).sum())
-        lane_s = workers * self.round_s
+            jobs = each.ops[places.at_servers(each.ops["node"])]
+            for name in np.unique(jobs["node"]):
+                own = jobs[jobs["node"] == name]
+                busy_s[name.decode()] += weight * float((own["ended_s"] - own["started_s"]).sum())
+        busy = [of_each_s / (workers(name) * self.round_s) for name, of_each_s in busy_s.items() if self.round_s]
         return {
             "round_s": self.round_s,
             **{f"{name}_s": spent_s for name, spent_s in seconds.items()},
             **moved,
-            "server_busy": busy_s / lane_s if lane_s and np.isfinite(lane_s) else None,
+            "server_busy": max(busy, default=0.0) if busy and np.isfinite(max(map(workers, busy_s))) else None,
         }
 
     def clients(self) -> pd.DataFrame:
@@ -274,7 +281,7 @@ def _found(point: Point, walker: Walker) -> Found:
     figures = {
         "method": scenario.method.name,
         "cut": cuts[0] if len(set(cuts)) == 1 else None,
-        **measured.figures(server_workers(scenario)),
+        **measured.figures(partial(server_workers, scenario)),
         "client_joule": clients["joule"].mean(),
         "how": walked.how,
     }

@@ -80,6 +80,8 @@ def _beside(places: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
 
 def servers_table(question: Question, found: Sequence[Found]) -> pd.DataFrame:
     """Time the best points of the scenario's own system with other servers: one row per series, seed and server."""
+    if any(one.point.variant.scenario.servers for one in found):
+        return pd.DataFrame()  # which of the servers helps is what servers.NAME.workers and the like vary
     rows, home = [], _best_at_home(question, found)
     mac_s = pd.Series([(1 / one.clients["macs_per_s"]).mean() for one in home], dtype=float).mean()
     for best in (one.point for one in home):

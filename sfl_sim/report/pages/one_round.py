@@ -82,7 +82,7 @@ class RoundView:
     @cached_property
     def queue(self) -> pd.DataFrame:
         """The server's queue over the round, as `queue_length` gives it."""
-        return queue_length(self.ops[places.at(self.ops["node"], places.SERVER)])
+        return queue_length(self.ops[places.at_servers(self.ops["node"])])
 
     @cached_property
     def held(self) -> pd.DataFrame:
@@ -102,7 +102,7 @@ class RoundView:
     @property
     def training(self) -> pd.DataFrame:
         """The training jobs of the server, in the order of service."""
-        jobs = self.ops[places.at(self.ops["node"], places.SERVER)]
+        jobs = self.ops[places.at_servers(self.ops["node"])]
         return jobs[jobs["kind"] == "train"].sort_values("started_s")
 
     @cached_property
@@ -171,7 +171,8 @@ def _view(frames: Frames, variant: Variant) -> RoundView:
     started_s, ended_s = rounds.loc[frames.typical_round, ["started_s", "ended_s"]].to_numpy(dtype=float)
     ops = variant.rows("ops", ["node", "kind", "step", "client", *times, "macs"], round=frames.typical_round)
     ops[times] -= started_s
-    jobs = variant.rows("ops", ["requested_s", "started_s"], node=places.SERVER)
+    jobs = variant.rows("ops", ["node", "requested_s", "started_s"])
+    jobs = jobs[places.at_servers(jobs["node"])]
     waited_s = (jobs["started_s"] - jobs["requested_s"]).sum()
     run_s = rounds["ended_s"].max() - rounds["started_s"].min()
     clients = variant.first_seed(frames.clients).set_index("client")
@@ -316,21 +317,24 @@ def _add_strip(figure: go.Figure, work: pd.DataFrame, edges: NDArray[np.float64]
 
 MAX_CLIENTS = 30
 MAX_ASSISTANTS = 8
-MAX_SERVER_LANES = 4
+MAX_SERVERS, MAX_SERVER_LANES = 16, 4
+"""Numbers of servers, and of lanes of each, that are drawn; a lane of each where there are several."""
 MAX_OPS = 4000
 BATCHES_AT_FIRST_SIGHT = 8
 WAITS = ("queue", "assistants")
 LANE_PX = 20
 SERVER_LANE = -1.3
 UNDER_THE_BAR = 0.4
+SERVERS = "any server"
 CLIENT_SPANS = {
-    "queue": ("server", "requested_s", "started_s"),
+    "queue": (SERVERS, "requested_s", "started_s"),
     "device": ("client", "started_s", "ended_s"),
     "uplink": ("uplink", "started_s", "ended_s"),
-    "server": ("server", "started_s", "ended_s"),
+    "backbone": ("backbone", "started_s", "ended_s"),
+    "server": (SERVERS, "started_s", "ended_s"),
     "downlink": ("downlink", "started_s", "ended_s"),
 }
-"""Bars on a client's lane, by resource: the node of the operations, their start and their end."""
+"""Bars on a client's lane, by resource: the node of the operations (`SERVERS`: any), their start and their end."""
 
 
 def gantt_panels(details: OneRound) -> list[Panel]:
@@ -358,7 +362,7 @@ def gantt_panels(details: OneRound) -> list[Panel]:
 
 def _first_sight_s(view: RoundView) -> float:
     """The end of the job that completes the first batches of all clients: what a chart shows at first."""
-    ended_s = np.sort(view.ops.loc[places.at(view.ops["node"], places.SERVER), "ended_s"])
+    ended_s = np.sort(view.ops.loc[places.at_servers(view.ops["node"]), "ended_s"])
     last = BATCHES_AT_FIRST_SIGHT * (view.ops["client"].nunique() - len(view.assistants))
     return float(ended_s[last]) if last < len(ended_s) else view.duration_s
 
@@ -378,14 +382,14 @@ def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
     training = display.thin(clients[~clients.index.isin(view.assistants)], MAX_CLIENTS)
     shown = pd.concat([training, clients[busiest]])
     ops = view.ops[view.ops["client"].isin(shown.index)].nsmallest(MAX_OPS, "started_s")
-    jobs = view.ops[places.at(view.ops["node"], places.SERVER)].nsmallest(MAX_OPS, "started_s")
-    jobs = jobs.assign(lane=server_lanes(jobs)).query("lane < @MAX_SERVER_LANES")
-    jobs["lane"] = SERVER_LANE - jobs["lane"]
+    jobs = view.ops[places.at_servers(view.ops["node"])].nsmallest(MAX_OPS, "started_s")
+    jobs, servers = lanes_of_servers(jobs)
     jobs = jobs.join(clients[["colour", "label"]], on="client").fillna({"colour": style.MUTED, "label": "server"})
 
     top, bottom = min([0.0, *jobs["lane"]]) - 0.7, len(shown) - 0.3
     figure = figures.canvas(100 + round(LANE_PX * (bottom - top)))
     lane = pd.Series(range(len(shown)), shown.index)
+    ops = ops.assign(node=ops["node"].astype(str).mask(places.at_servers(ops["node"]), SERVERS))
     bars = {part: ops[ops["node"] == node] for part, (node, _, _) in CLIENT_SPANS.items()}
     if len(waits := view.without_features.query("client in @shown.index")):
         bars["assistants"] = waits
@@ -415,10 +419,26 @@ def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
     )  # fmt: skip
     figure.add_vline(view.duration_s / unit_s, line={"color": style.INK, "width": 1.2})
     figure.update_yaxes(
-        range=[bottom, top], showgrid=False, tickfont_size=11, tickvals=[(top - 0.6) / 2, *lane],
-        ticktext=["server" if len(jobs) else "", *shown["text"]],
+        range=[bottom, top], showgrid=False, tickfont_size=11, tickvals=[*servers.values(), *lane],
+        ticktext=[*servers, *shown["text"]],
     )  # fmt: skip
     return figure.update_xaxes(title=f"time in the round ({unit})", range=[0, 1.01 * until_s / unit_s])
+
+
+def lanes_of_servers(jobs: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
+    """Give the jobs that are drawn, with their lane, and the place of each server's name above the clients' lanes."""
+    names = sorted(jobs["node"].unique(), key=lambda name: (-len(name.rstrip("0123456789")), len(name), name))
+    most = MAX_SERVER_LANES if len(names) == 1 else 1
+    drawn, where, lane = [], {}, SERVER_LANE
+    for name in names[:MAX_SERVERS][::-1]:
+        own = jobs[jobs["node"] == name]
+        own = own.assign(lane=server_lanes(own))
+        own = own[own["lane"] < most]
+        n = int(own["lane"].max()) + 1
+        drawn.append(own.assign(lane=lane - own["lane"]))
+        where[name] = lane - (n - 1) / 2
+        lane -= n
+    return pd.concat(drawn) if drawn else jobs.assign(lane=0.0), where
 
 
 def server_lanes(jobs: pd.DataFrame) -> pd.Series:
@@ -459,7 +479,7 @@ def _clients(frames: Frames, view: RoundView) -> pd.DataFrame:
 TITLES = style.RESOURCE_NAMES | {"queue": "server held idle", WAITING: "no operation"}
 CHANGES = {
     "uplink x2": "Uplinks ×2", "downlink x2": "Downlinks ×2", "devices x2": "Devices ×2", "server x2": "Server ×2",
-    "workers x2": "Workers ×2", "no latency": "No latency",
+    "workers x2": "Workers ×2", "no latency": "No latency", "backbone x2": "Backbone ×2",
 }  # fmt: skip
 """The changes of speedups.parquet, as columns."""
 LITTLE = 0.0005
@@ -500,19 +520,23 @@ def _slack(view: RoundView) -> tuple[Cell, Cell]:
 def help_table(views: Sequence[RoundView]) -> Table | None:
     """Tabulate how long the rounds would take in other system configurations; None if none was timed again."""
     rows = []
+    known = {change for view in views for change in view.speedups["change"]}
+    changes = [change for change in CHANGES if change in known]
     for view in views:
         speedups = view.speedups.set_index("change")
         if len(speedups):
-            now_s, after_s = speedups["before_s"].iloc[0], speedups["after_s"].reindex([*CHANGES])
+            now_s, after_s = speedups["before_s"].iloc[0], speedups["after_s"].reindex(changes)
             cells = [_changed(seconds, now_s, seconds == after_s.min()) for seconds in after_s]
             now = Cell(display.duration(now_s), f"round {speedups['round'].iloc[0]}")
             rows.append([Cell(view.html), now, *cells])
-    titles = ["Variant", "As it is", *CHANGES.values()]
+    titles = ["Variant", "As it is", *map(CHANGES.__getitem__, changes)]
     return Table(titles, rows, title="What would help") if rows else None
 
 
 def _changed(after_s: float, now_s: float, is_least: bool) -> Cell:
     """Say what a change comes to, and whether no other does better."""
+    if math.isnan(after_s):
+        return Cell("–")
     share = after_s / now_s - 1
     if abs(share) < LITTLE:
         return Cell(display.duration(after_s), "no change")

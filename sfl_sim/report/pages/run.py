@@ -23,7 +23,7 @@ from sfl_sim.report.display import plural
 from sfl_sim.report.frames import merge
 from sfl_sim.report.html_page import Parts, write_page
 from sfl_sim.report.load import load
-from sfl_sim.report.pages import costs, knowledge, learning, one_round, system
+from sfl_sim.report.pages import costs, knowledge, learning, one_round, servers, system
 from sfl_sim.report.pages.headline import headline
 from sfl_sim.report.panel import Cell, Panel, Table
 from sfl_sim.report.results import BYTES, ROUNDS, TIME, aims, paper_table, results_table
@@ -66,6 +66,7 @@ SECTIONS = {
     "Labels within a round": Section(knowledge.film_panels, trained=True),
     "What less forgetting costs in time": Section(costs.frontier_panels, trained=True, folded=learning.nobody_asked),
     "Where the time goes": Section(costs.breakdown_panels),
+    "The servers": Section(servers.server_panels),
     "Availability and dropouts": Section(costs.participation_panels),
     "Staleness": Section(learning.staleness_panels),
     "Replay": Section(learning.replay_panels),
