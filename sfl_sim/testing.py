@@ -32,7 +32,7 @@ from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.replica import Beforehand
 from sfl_sim.ops import On, Value
 from sfl_sim.rng import stream
-from sfl_sim.scenario.sections import Clients, Server
+from sfl_sim.scenario.sections import Clients, Server, Tier
 from sfl_sim.sim.clock import Clock
 from sfl_sim.sim.dropouts import Dropouts, Policy
 from sfl_sim.sim.event_clock import EventClock
@@ -125,12 +125,14 @@ def fleet(
     uplink_bps: Rates = 1e6,
     downlink_bps: Rates = 1e6,
     speedup: float = 100.0,
+    servers: Mapping[str, Mapping[str, Any]] | None = None,
     **network: Any,
 ) -> Fleet:
-    """Make `n` clients with these rates."""
+    """Make `n` clients with these rates, and tiers of servers, whose sections are given by name."""
     links = {"uplink_bps": uplink_bps, "downlink_bps": downlink_bps, **network}
     clients = Clients.model_validate({"compute": {"macs_per_s": macs_per_s}, "network": links})
-    return build_fleet(n, 0, clients, Server(speedup=speedup))
+    tiers = {name: Tier.model_validate(section) for name, section in (servers or {}).items()}
+    return build_fleet(n, 0, clients, Server(speedup=speedup), tiers)
 
 
 class Run(NamedTuple):

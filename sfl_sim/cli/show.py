@@ -48,7 +48,9 @@ def report(
     ] = None,
     format: Annotated[
         list[str] | None,
-        typer.Option(help="Formats of the export: csv (default), parquet, tex, svg, pdf, or csv,svg ..."),
+        typer.Option(
+            help="Formats of the export: csv (default), parquet, tex, svg, pdf, graphml, json, or csv,svg ..."
+        ),
     ] = None,
     plotly: Plotly = "embedded",
     debug: Debug = False,

@@ -48,7 +48,7 @@ def network_graph(clients: pd.DataFrame, servers: pd.DataFrame, served: pd.DataF
     about = ["workers", "macs_per_s", "clients", "jobs", "busy", "waited_s", "model_bytes"]
     links = ["uplink_bps", "downlink_bps", "latency_s"]
     for row in servers.to_dict("records"):
-        graph.add_node(row["server"], **{key: row[key] for key in about if _is_known(row[key])})
+        graph.add_node(row["server"], **{key: row[key] for key in about if _is_known(row.get(key))})
         if row["above"]:
             graph.add_edge(row["server"], row["above"], **{key: row[key] for key in links if _is_known(row[key])})
     homes = dict(zip(served["client"], served["node"], strict=True))

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import networkx as nx
 import numpy as np
 import pandas as pd
 
@@ -21,6 +22,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.report.display import plural
 from sfl_sim.report.frames import merge, titles
 from sfl_sim.report.load import IN_MEMORY, SUMMARY_NUMBERS, load_unchanged
+from sfl_sim.report.pages.servers import graph_of
 from sfl_sim.report.results import TO_TARGET, results_table
 
 if TYPE_CHECKING:
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
     from sfl_sim.report.load import Run
     from sfl_sim.report.panel import Panel
 
-TABLES, FIGURES = ("csv", "parquet", "tex"), ("svg", "pdf")
-"""Formats."""
+TABLES, FIGURES, GRAPHS = ("csv", "parquet", "tex"), ("svg", "pdf"), ("graphml", "json")
+"""Formats: of tables, of figures, and of each variant's network as a graph (networkx's GraphML and node-link JSON)."""
 STORED = [name for name in IN_MEMORY if name != "summary"]
 """Tables that are given as they are stored."""
 FIRST = ["run", "variant", "seed"]
@@ -57,7 +59,7 @@ def export_runs(folders: Sequence[Path], out: Path, formats: Sequence[str]) -> E
     Args:
         folders: of the runs.
         out: may hold other files already.
-        formats: of `TABLES` and `FIGURES`; each may be several with commas between them.
+        formats: of `TABLES`, `FIGURES` and `GRAPHS`; each may be several with commas between them.
 
     Raises:
         ScenarioError: there is no such format, a folder holds no complete run, there is nothing to draw figures with,
@@ -65,8 +67,8 @@ def export_runs(folders: Sequence[Path], out: Path, formats: Sequence[str]) -> E
     """
     chosen = dict.fromkeys(word.strip() for text in formats for word in text.split(","))
     for word in chosen:
-        if word not in TABLES + FIGURES:
-            raise ScenarioError("unknown format", key="--format", found=word, allowed=TABLES + FIGURES)
+        if word not in TABLES + FIGURES + GRAPHS:
+            raise ScenarioError("unknown format", key="--format", found=word, allowed=TABLES + FIGURES + GRAPHS)
     if "parquet" in chosen and (out / "manifest.json").exists():
         raise ScenarioError("holds a run, whose own tables have these names", key="--export", found=str(out))
     runs = [load_unchanged(folder) for folder in dict.fromkeys(folders)]
@@ -82,6 +84,8 @@ def export_runs(folders: Sequence[Path], out: Path, formats: Sequence[str]) -> E
                 table.to_parquet(staging / f"{name}.parquet", index=False)
         if "tex" in chosen:
             (staging / "results.tex").write_text(results_table(merge(runs)).in_latex(), encoding="utf-8")
+        if graphs := [word for word in GRAPHS if word in chosen]:
+            _write_graphs(merge(runs), staging, graphs)
         written = _names(staging)
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -91,6 +95,17 @@ def export_runs(folders: Sequence[Path], out: Path, formats: Sequence[str]) -> E
         except OSError as error:
             raise ScenarioError(f"cannot be written: {error.strerror}", key="--export", found=str(out)) from error
     return Exported(out, [name for name in written if name not in figures], figures)
+
+
+def _write_graphs(frames: Frames, folder: Path, formats: Sequence[str]) -> None:
+    """Write the network of every variant, first seed, into `folder`, in every format."""
+    for variant in frames.variants:
+        graph = graph_of(frames, variant)
+        name = "network_" + re.sub(r"[^\w.=-]+", "_", variant.name)
+        if "graphml" in formats:
+            nx.write_graphml(graph, folder / f"{name}.graphml")
+        if "json" in formats:
+            (folder / f"{name}.json").write_text(json.dumps(nx.node_link_data(graph, edges="edges"), indent=1))
 
 
 def _names(folder: Path) -> list[str]:

@@ -69,7 +69,7 @@ class EventClock:
         seed: of the run; the order's random stream is (seed, round).
         include_model_exchange: False lets models and averages take no time (docs/methods/timing.md).
         dropouts: which operations are lost in rounds; None: none.
-        queues: settings of the servers of tiers.
+        queues: how the servers of tiers serve jobs; one that is not named does as the main server.
 
     Attributes:
         records: rows of all operations, what was read, and what was lost.
@@ -100,7 +100,8 @@ class EventClock:
         self.executor = executor
         self.workers = workers
         main = Queueing(order, workers, burst, max_wait_s, recorded or {})
-        self.queues = {SERVER: main, **(queues or {})}
+        of_tiers = [node for tier in fleet.tiers.values() for node in tier.nodes]
+        self.queues = {**dict.fromkeys([SERVER, *of_tiers], main), **(queues or {})}
         self.station = station
         self.environment = environment
         self.operations = operations

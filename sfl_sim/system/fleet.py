@@ -151,7 +151,7 @@ def build_fleet(
         return fleet
     above, tiers = parents(servers), {}
     for (name, tier), names in zip(servers.items(), _names(servers), strict=True):
-        of_tier = _of_tier(fleet, name, tier, seed, macs_per_s, compute.cost)
+        of_tier = _of_tier(fleet, name, tier, above[name], seed, macs_per_s, compute.cost)
         key = f"servers.{name}.reach_s"
         reach_s = None if tier.reach_s is None else read_reach_s(tier.reach_s, n_clients, names, key)
         tiers[name] = Tier(name, of_tier, above[name], reach_s)
@@ -172,7 +172,13 @@ def _of_server(
 
 
 def _of_tier(
-    fleet: Fleet, name: str, tier: sections.Tier, seed: int, macs_per_s: FloatArray, cost: str | None
+    fleet: Fleet,
+    name: str,
+    tier: sections.Tier,
+    above: Sequence[ServerNode],
+    seed: int,
+    macs_per_s: FloatArray,
+    cost: str | None,
 ) -> Fleet:
     """Make the fleet of a tier's servers, in which they are the clients of the tier above."""
     n, backbone, outages = tier.count, tier.backbone, tier.outages
@@ -190,7 +196,8 @@ def _of_tier(
                 if backbone.shared.file is not None or topology is not None:
                     problem = "has its place in clients.network.shared.file, a graph of all links"
                     raise ScenarioError(problem, key="clients.network.shared")
-                topology = build_topology(n, stream(seed, f"access points of {name}"), backbone.shared)
+                rng, over = stream(seed, f"access points of {name}"), [sorted({str(node) for node in above})]
+                topology = build_topology(n, rng, backbone.shared, over, name)
     if outages is not None:
         with _keys_of("clients.availability", f"servers.{name}.outages"):
             there = Availability(profile=outages.profile, begins_at_h=outages.begins_at_h)

@@ -37,6 +37,7 @@ class Topology:
             tier, or to the main server if there are no tiers.
         tiers: names of the servers of each tier, from the clients up; each must be connected to all of the next one.
         covers_all: whether it has the links between tiers, too.
+        tier: of whose servers the numbers are, which then stand in the place of clients.
 
     Attributes:
         edges: edges of the graph that have a limit; paths consist of their numbers.
@@ -47,7 +48,12 @@ class Topology:
     """
 
     def __init__(
-        self, graph: nx.DiGraph[str], n_clients: int, tiers: Sequence[Sequence[str]] = (), covers_all: bool = False
+        self,
+        graph: nx.DiGraph[str],
+        n_clients: int,
+        tiers: Sequence[Sequence[str]] = (),
+        covers_all: bool = False,
+        tier: str = "",
     ) -> None:
         capacities = {(start, end): about.get("capacity_bps") for start, end, about in graph.edges(data=True)}
         limits = {edge: float(capacity) for edge, capacity in capacities.items() if capacity is not None}
@@ -59,7 +65,7 @@ class Topology:
         self._numbers |= {(end, start): self._numbers[start, end] for start, end in in_turn}
         self._up: dict[str, Mapping[str, list[str]]] = {}
         self._down: dict[str, Mapping[str, list[str]]] = {}
-        clients = [*map(client_name, range(n_clients))]
+        clients = [_name(number, tier) for number in range(n_clients)]
         levels = [clients, *tiers, [SERVER]] if covers_all or not tiers else [clients, tiers[0]]
         for below, above in pairwise(levels):
             for server in above:
@@ -101,7 +107,7 @@ def _name(number: int, tier: str) -> str:
 
 
 def build_topology(
-    n_clients: int, rng: np.random.Generator, shared: Shared, tiers: Sequence[Sequence[str]] = ()
+    n_clients: int, rng: np.random.Generator, shared: Shared, tiers: Sequence[Sequence[str]] = (), tier: str = ""
 ) -> Topology:
     """Build the graph in a user's file, or one of access points with a common backhaul.
 
@@ -109,6 +115,7 @@ def build_topology(
 
     Args:
         tiers: names of the servers of each tier, from the clients up; the backhaul leads to those of the first.
+        tier: as for `Topology`.
 
     Raises:
         ScenarioError: an unusable file.
@@ -126,12 +133,12 @@ def build_topology(
         _connect(graph, BACKHAUL, SERVER, shared.backhaul_bps)
     for client, draw in enumerate(rng.permutation(n_clients).tolist()):
         access_point = f"access_point{draw % access_points}"
-        _connect(graph, client_name(client), access_point, None)
+        _connect(graph, _name(client, tier), access_point, None)
         _connect(graph, access_point, BACKHAUL, shared.capacity_bps)
         if shared.duplex != "full" and isinstance(shared.capacity_bps, float):
             graph.edges[BACKHAUL, access_point].update(capacity_bps=None)
             graph.edges[access_point, BACKHAUL]["half"] = True
-    return Topology(graph, n_clients, tiers)
+    return Topology(graph, n_clients, tiers, tier=tier)
 
 
 def _connect(graph: nx.DiGraph[str], below: str, above: str, capacity_bps: float | Directions | None) -> None:

@@ -37,8 +37,11 @@ def served(variant: Variant, round: int) -> pd.DataFrame:
 
 def graph_of(frames: Frames, variant: Variant) -> nx.Graph[str]:
     """Make the graph of a variant's network in a typical round."""
-    clients = variant.first_seed(frames.clients)
-    return network_graph(clients, variant.rows("servers"), served(variant, frames.typical_round))
+    clients, servers = variant.first_seed(frames.clients), variant.rows("servers")
+    if servers.empty:
+        one = pd.DataFrame([{"server": places.SERVER, "above": ""}])
+        return network_graph(clients, one, clients[["client"]].assign(node=places.SERVER))
+    return network_graph(clients, servers, served(variant, frames.typical_round))
 
 
 def picture(graph: nx.Graph[str]) -> go.Figure:
