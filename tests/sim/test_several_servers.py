@@ -137,7 +137,7 @@ def test_a_chain_ends_when_the_recursion_says(service_s, data):
 
 
 def test_a_tandem_of_an_edge_and_the_cloud_ends_when_ciw_says():
-    """The edge's one worker serves as they come, so that they come to the two of the cloud in the order of their numbers."""
+    """The edge's one worker serves as they come, so that they come to the cloud in the order of their numbers."""
     ciw = pytest.importorskip("ciw", reason="an independent simulator of queues: pip install ciw")
     rng, n = stream(0, "edge and cloud"), 300
     gaps_s, edge_s, cloud_s = rng.exponential(1.5, n), rng.exponential(1.2, n), rng.exponential(2.2, n)
