@@ -76,6 +76,8 @@ def check_snapshots(scenario: Scenario, method: Method) -> None:
     if wanted is None:
         return
     name = scenario.method.name
+    if scenario.servers:
+        raise ScenarioError("look into one server, and cannot be taken of several", key="report.snapshots")
     if type(method).current is Method.current:
         able = [one for one, kind in METHODS.items() if kind.current is not Method.current]
         raise ScenarioError(f"{name} cannot be asked within a round", key="report.snapshots", allowed=able)

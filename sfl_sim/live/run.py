@@ -64,6 +64,7 @@ def check_live(scenario: Scenario) -> None:
         "clients.compute.throttling": (clients.compute.throttling, own),
         "report.snapshots": (scenario.report.snapshots, "the model is elsewhere within a round"),
         "serving": (scenario.serving, "live runs train"),
+        "servers": (scenario.servers, "live runs have one server"),
     }
     for key, (found, why) in refused.items():
         if found:

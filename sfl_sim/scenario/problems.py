@@ -140,7 +140,10 @@ def _find(loc: tuple[int | str, ...], given: object, root: Schema) -> _Spot:
         if isinstance(value, Mapping) and (keys := [key for key in value if part in (key, str(key))]):
             section = _section(spot.schemas, value.get("kind"))
             siblings = list(section.get("properties", {}))
-            below = section["properties"][part] if part in siblings else section.get("additionalProperties")
+            others = section.get("additionalProperties") or next(
+                iter(section.get("patternProperties", {}).values()), None
+            )
+            below = section["properties"][part] if part in siblings else others
             inner = value[keys[0]]
         elif isinstance(value, list) and isinstance(part, int):
             siblings = []

@@ -292,8 +292,8 @@ TierName = Annotated[str, Field(pattern="^[a-z]{1,6}$")]
 class Tier(Station):
     """Servers between the clients, or the tier before, and the main server."""
 
-    count: Annotated[int, Field(ge=1, le=9999)] = 1
-    """Number of its servers."""
+    count: Annotated[int, Field(ge=1, le=9999)]
+    """Number of its servers; to be given, so that a misspelled name makes no tier."""
     clients: (
         Literal["even", "speed", "nearest"]
         | Annotated[str, Field(pattern=":")]

@@ -73,6 +73,8 @@ class ServedFleet:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
+        if scenario.servers:
+            raise ScenarioError("have no part in serving yet: requests are answered by one server", key="servers")
         experiment = Experiment(scenario, device=None)
         self.fleet = replace(experiment.fleet, processors=experiment.fleet.deployed)
         self.n_labels = experiment.dataset.n_labels

@@ -127,7 +127,7 @@ def test_a_chain_of_copies_learns_what_splitfed_v1_learns_whatever_its_cuts(coun
 def test_one_client_learns_over_hops_what_it_learns_with_one_server_to_the_bit(name):
     made = Tiers(tiers(1, 1, cuts=[2, 3]).tiers, lambda round: [ServerNode("edge", 1)])
     work = [replace(task([9], batch_size=3, build=deep), tiers=one) for one in (Tiers(), made)]
-    where = fleet(1, servers={"edge": {}, "fog": {}})
+    where = fleet(1, servers={"edge": {"count": 1}, "fog": {"count": 1}})
     plain, hops = simulate(METHODS[name](work[0])), simulate(chain(METHODS[name])(work[1]), world=where)
     assert distance(plain.method, hops.method) == 0
 
@@ -223,28 +223,32 @@ SCENARIO = {"data": {"name": "digits", "train_samples": 120, "test_samples": 50}
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"method": "hydra", "servers": {"edge": {}}}, "servers: hydra has one server"),
-        ({"method": "fedavg", "servers": {"edge": {"cut": 2}}}, "no form for tiers with cuts"),
-        ({"servers": {"edge": {"cut": 2}, "fog": {}}}, r"servers\.fog\.cut: is missing, where other tiers have one"),
-        ({"servers": {"edge": {"cut": 1}}}, r"servers\.edge\.cut"),
-        ({"servers": {"edge": {"clients": [1, 2, 1]}}}, r"servers\.edge\.clients: a list needs one entry per client"),
-        ({"servers": {"edge": {"clients": [1, 2, 1, 1]}}}, r"servers\.edge\.clients: no such server .*1 to 1"),
-        ({"servers": {"edge": {"clients": "nearest"}}}, r"needs servers\.edge\.reach_s"),
-        ({"servers": {"edge": {}, "fog": {"clients": "speed"}}}, r"servers\.fog\.clients: is a key of the first tier"),
-        ({"servers": {"edge": {}}, "clients": {"count": 4, "overcommit": 1}}, r"clients\.overcommit"),
-        ({"servers": {"edge": {"order": "cyclick"}}}, "cyclick"),
-        ({"servers": {"edge": {"cost": "nothing"}}}, r"servers\.edge\.cost"),
-        ({"servers": {"edge": {"backbone": {"profile": "nothing"}}}}, r"servers\.edge\.backbone\.profile"),
-        ({"servers": {"edge": {"outages": {"profile": "nothing"}}}}, r"servers\.edge\.outages\.profile"),
+        ({"method": "hydra", "servers": {"edge": {"count": 1}}}, "servers: hydra has one server"),
+        ({"method": "fedavg", "servers": {"edge": {"count": 1, "cut": 2}}}, "no form for tiers with cuts"),
+        ({"servers": {"edge": {"count": 1, "cut": 2}, "fog": {"count": 1}}}, r"servers\.fog\.cut: is missing, where other tiers have one"),
+        ({"servers": {"edge": {"workers": 2}}}, r"servers\.edge\.count: is missing"),
+        ({"servers": {"server": {"count": 2}}}, "is a word that records have"),
+        ({"servers": {"Edge 1": {"count": 2}}}, "Edge 1"),
+        ({"servers": {"edge": {"count": 2, "wrkers": 2}}}, r"unknown key.*did you mean 'workers'"),
+        ({"servers": {"edge": {"count": 1, "cut": 1}}}, r"servers\.edge\.cut"),
+        ({"servers": {"edge": {"count": 1, "clients": [1, 2, 1]}}}, r"servers\.edge\.clients: a list needs one entry per client"),
+        ({"servers": {"edge": {"count": 1, "clients": [1, 2, 1, 1]}}}, r"servers\.edge\.clients: no such server .*1 to 1"),
+        ({"servers": {"edge": {"count": 1, "clients": "nearest"}}}, r"needs servers\.edge\.reach_s"),
+        ({"servers": {"edge": {"count": 1}, "fog": {"count": 1, "clients": "speed"}}}, r"servers\.fog\.clients: is a key of the first tier"),
+        ({"servers": {"edge": {"count": 1}}, "clients": {"count": 4, "overcommit": 1}}, r"clients\.overcommit"),
+        ({"servers": {"edge": {"count": 1, "order": "cyclick"}}}, "cyclick"),
+        ({"servers": {"edge": {"count": 1, "cost": "nothing"}}}, r"servers\.edge\.cost"),
+        ({"servers": {"edge": {"count": 1, "backbone": {"profile": "nothing"}}}}, r"servers\.edge\.backbone\.profile"),
+        ({"servers": {"edge": {"count": 1, "outages": {"profile": "nothing"}}}}, r"servers\.edge\.outages\.profile"),
         (
-            {"method": {"name": "splitfed_v1", "server_agg_every": "step"}, "servers": {"edge": {"cut": 2}}},
+            {"method": {"name": "splitfed_v1", "server_agg_every": "step"}, "servers": {"edge": {"count": 1, "cut": 2}}},
             r"method\.server_agg_every: has no effect",
         ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_a_line(values, problem):
-    scenario = parse(SCENARIO | {"model": {"cut": 1}} | values).variants[0].scenario
     with pytest.raises(ScenarioError, match=problem):
+        scenario = parse(SCENARIO | {"model": {"cut": 1}} | values).variants[0].scenario
         list(Experiment(scenario, None).rounds())
 
 

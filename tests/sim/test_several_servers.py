@@ -81,7 +81,7 @@ def test_a_message_between_servers_takes_their_link_one_after_another_and_belong
     [(0, SERVER), (SERVER, 0), (EDGES[0], EDGES[1]), (0, ServerNode("fog", 1)), (ServerNode("fog", 1), SERVER)],
 )
 def test_messages_go_from_tier_to_tier_and_nothing_else_is_accepted(src, dst):
-    servers = {"edge": {"count": 2, **SLOW}, "fog": {**SLOW}} if "FOG" not in repr((src, dst)) else None
+    servers = {"edge": {"count": 2, **SLOW}, "fog": {"count": 1, **SLOW}} if "FOG" not in repr((src, dst)) else None
 
     def flow():
         yield send(Value("smashed", 4), src, dst)
@@ -101,7 +101,7 @@ def test_at_one_place_a_message_needs_no_link():
 
 def test_a_conveyor_of_equal_clients_is_through_after_the_sum_and_the_longest_hop_for_each_further_one():
     """sum p + (d - 1) max p (docs/methods/several_servers.md): 15 s for hops of 2, 3 and 1 s and four clients."""
-    servers = {"edge": {**SLOW}, "fog": {**SLOW}}
+    servers = {"edge": {"count": 1, **SLOW}, "fog": {"count": 1, **SLOW}}
 
     def passes(c):
         for server, seconds in ((EDGES[0], 2), (ServerNode("fog", 1), 3), (SERVER, 1)):
@@ -123,7 +123,9 @@ def test_a_chain_ends_when_the_recursion_says(service_s, data):
             sample.maker = c
             yield on(server, Compute(seconds), State("model"), sample)
 
-    clock = EventClock(world(len(service_s), {"edge": {**SLOW}, "fog": {**SLOW}}), Timing(), ORDERS["fcfs"])
+    clock = EventClock(
+        world(len(service_s), {"edge": {"count": 1, **SLOW}, "fog": {"count": 1, **SLOW}}), Timing(), ORDERS["fcfs"]
+    )
     clock.serve(sorted(((t, passes(c)) for c, t in enumerate(came_s)), key=lambda one: one[0]))
     rows = clock.take_rows()
     at_s = list(came_s)
@@ -146,7 +148,7 @@ def test_a_tandem_of_an_edge_and_the_cloud_ends_when_ciw_says():
         yield on(EDGES[0], Compute(edge_s[number]), State("model"), Value("sample", step=number))
         yield on(SERVER, Compute(cloud_s[number]), State("model"), Value("sample", step=number))
 
-    clock = EventClock(world(1, {"edge": {**SLOW}}), Timing(), ORDERS["fcfs"], workers=2,
+    clock = EventClock(world(1, {"edge": {"count": 1, **SLOW}}), Timing(), ORDERS["fcfs"], workers=2,
                        queues={EDGES[0]: Queueing(ORDERS["fcfs"])})  # fmt: skip
     clock.serve((t, passes(number)) for number, t in enumerate(gaps_s.cumsum()))
     rows = clock.take_rows()
@@ -278,7 +280,7 @@ def test_a_graph_of_all_links_is_read_from_a_file(tmp_path, ending):
         yield send(Value("smashed", 4), c, EDGES[0])
         yield send(Value("smashed", 4), EDGES[0], SERVER)
 
-    where = world(servers={"edge": {**SLOW}}, shared={"file": str(path)})
+    where = world(servers={"edge": {"count": 1, **SLOW}}, shared={"file": str(path)})
     where = replace(where, uplinks=fleet(2, 1.0, 800.0).uplinks)
     rows = rows_of(_together(map(sends, range(2))), where)
     assert named(rows, b"uplink")["ended_s"].tolist() == pytest.approx([8, 8])
@@ -290,10 +292,10 @@ def test_a_graph_that_lacks_a_way_is_refused(tmp_path):
     nodes, edges = [{"id": "client0"}, {"id": "edge1"}], [{"source": "client0", "target": "edge1"}]
     path.write_text(json.dumps({"directed": True, "nodes": nodes, "edges": edges}))
     with pytest.raises(ScenarioError, match="no way from edge1 to this client"):
-        world(1, {"edge": {**SLOW}}, shared={"file": str(path)})
+        world(1, {"edge": {"count": 1, **SLOW}}, shared={"file": str(path)})
     path.write_text("{}")
     with pytest.raises(ScenarioError, match="cannot be read as a graph"):
-        world(1, {"edge": {**SLOW}}, shared={"file": str(path)})
+        world(1, {"edge": {"count": 1, **SLOW}}, shared={"file": str(path)})
 
 
 def test_distances_to_servers_add_to_the_latency(tmp_path):
