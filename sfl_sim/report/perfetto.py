@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAX_EVENTS = 200_000
 """Perfetto gets slow beyond; of a longer run, the operations that ended first are shown."""
 
-_ORDER = {place: rank for rank, place in enumerate((places.DEVICE, *places.LINKS, places.BACKBONE), start=2)}
+_ORDER = {place: rank for rank, place in enumerate((places.DEVICE, *places.LINKS, places.BACKBONE), start=1)}
 
 
 def write_trace(run: Path) -> Path:
@@ -49,13 +49,11 @@ def _first_ops(path: Path) -> pd.DataFrame:
             break
     ops: pd.DataFrame = pa.Table.from_batches(batches).to_pandas()
     process = ops.groupby(["variant", "seed"], observed=True, sort=False).ngroup() + 1
-    rank = ops["node"].map(_ORDER).fillna(0).astype(int)
+    node = ops["node"].astype(str)
     # Servers and aggregator first, then the device and links of one client after another.
-    stations = sorted({*ops["node"].unique()} - {*_ORDER}, key=lambda name: (name != places.SERVER, len(name), name))
-    first = len(stations) + 1
-    track = (first + 10 * (ops["client"] + 1) + rank).where(
-        rank > 0, ops["node"].map(stations.index, na_action="ignore")
-    )
+    stations = sorted({*node} - {*_ORDER}, key=lambda name: (name != places.SERVER, len(name), name))
+    rank = node.map(_ORDER | {name: -number for number, name in enumerate(stations)})
+    track = (len(stations) + 10 * (ops["client"] + 1) + rank).where(rank > 0, -rank)
     begins_us, takes_us = ops["started_s"] * 1e6, (ops["ended_s"] - ops["started_s"]) * 1e6
     return ops.assign(process=process, track=track, begins_us=begins_us, takes_us=takes_us)
 

@@ -221,35 +221,57 @@ SCENARIO = {"data": {"name": "digits", "train_samples": 120, "test_samples": 50}
 
 
 @pytest.mark.parametrize(
-    ("values", "problem"),
+    ("edge", "more", "problem"),
     [
-        ({"method": "hydra", "servers": {"edge": {"count": 1}}}, "servers: hydra has one server"),
-        ({"method": "fedavg", "servers": {"edge": {"count": 1, "cut": 2}}}, "no form for tiers with cuts"),
-        ({"servers": {"edge": {"count": 1, "cut": 2}, "fog": {"count": 1}}}, r"servers\.fog\.cut: is missing, where other tiers have one"),
-        ({"servers": {"edge": {"workers": 2}}}, r"servers\.edge\.count: is missing"),
-        ({"servers": {"server": {"count": 2}}}, "is a word that records have"),
-        ({"servers": {"Edge 1": {"count": 2}}}, "Edge 1"),
-        ({"servers": {"edge": {"count": 2, "wrkers": 2}}}, r"unknown key.*did you mean 'workers'"),
-        ({"servers": {"edge": {"count": 1, "cut": 1}}}, r"servers\.edge\.cut"),
-        ({"servers": {"edge": {"count": 1, "clients": [1, 2, 1]}}}, r"servers\.edge\.clients: a list needs one entry per client"),
-        ({"servers": {"edge": {"count": 1, "clients": [1, 2, 1, 1]}}}, r"servers\.edge\.clients: no such server .*1 to 1"),
-        ({"servers": {"edge": {"count": 1, "clients": "nearest"}}}, r"needs servers\.edge\.reach_s"),
-        ({"servers": {"edge": {"count": 1}, "fog": {"count": 1, "clients": "speed"}}}, r"servers\.fog\.clients: is a key of the first tier"),
-        ({"servers": {"edge": {"count": 1}}, "clients": {"count": 4, "overcommit": 1}}, r"clients\.overcommit"),
-        ({"servers": {"edge": {"count": 1, "order": "cyclick"}}}, "cyclick"),
-        ({"servers": {"edge": {"count": 1, "cost": "nothing"}}}, r"servers\.edge\.cost"),
-        ({"servers": {"edge": {"count": 1, "backbone": {"profile": "nothing"}}}}, r"servers\.edge\.backbone\.profile"),
-        ({"servers": {"edge": {"count": 1, "outages": {"profile": "nothing"}}}}, r"servers\.edge\.outages\.profile"),
+        ({}, {"method": "hydra"}, "servers: hydra has one server"),
+        ({"cut": 2}, {"method": "fedavg"}, "no form for tiers with cuts"),
+        ({"cut": 1}, {}, r"servers\.edge\.cut"),
+        ({"clients": [1, 2, 1]}, {}, r"servers\.edge\.clients: a list needs one entry per client"),
+        ({"clients": [1, 2, 1, 1]}, {}, r"servers\.edge\.clients: no such server .*1 to 1"),
+        ({"clients": "nearest"}, {}, r"needs servers\.edge\.reach_s"),
+        ({}, {"clients": {"count": 4, "overcommit": 1}}, r"clients\.overcommit"),
+        ({"order": "cyclick"}, {}, "cyclick"),
+        ({"cost": "nothing"}, {}, r"servers\.edge\.cost"),
+        ({"backbone": {"profile": "nothing"}}, {}, r"servers\.edge\.backbone\.profile"),
+        ({"outages": {"profile": "nothing"}}, {}, r"servers\.edge\.outages\.profile"),
         (
-            {"method": {"name": "splitfed_v1", "server_agg_every": "step"}, "servers": {"edge": {"count": 1, "cut": 2}}},
-            r"method\.server_agg_every: has no effect",
+            {"cut": 2},
+            {"method": {"name": "splitfed_v1", "server_agg_every": "step"}},
+            "server_agg_every: has no effect",
         ),
+        ({"count": 0}, {}, r"servers\.edge\.count"),
+        ({"wrkers": 2}, {}, r"unknown key.*did you mean 'workers'"),
+        ({"macs_per_s": 1e9, "speedup": 3}, {}, r"servers\.edge\.macs_per_s: cannot be given together with speedup"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_is_refused_in_a_line(values, problem):
-    with pytest.raises(ScenarioError, match=problem):
-        scenario = parse(SCENARIO | {"model": {"cut": 1}} | values).variants[0].scenario
+)
+def test_what_cannot_be_is_refused_in_a_line(edge, more, problem):
+    refused({"edge": {"count": 1} | edge}, more, problem)
+
+
+@pytest.mark.parametrize(
+    ("servers", "problem"),
+    [
+        ({"edge": {"count": 1, "cut": 2}, "fog": {"count": 1}}, r"servers\.fog\.cut: is missing, where other tiers"),
+        (
+            {"edge": {"count": 1}, "fog": {"count": 1, "clients": "speed"}},
+            r"servers\.fog\.clients: is a key of the first",
+        ),
+        ({"edge": {"workers": 2}}, r"servers\.edge\.count: is missing"),
+        ({"server": {"count": 2}}, "is a word that records have"),
+        ({"Edge 1": {"count": 2}}, "Edge 1"),
+    ],
+)
+def test_tiers_that_cannot_be_are_refused_in_a_line(servers, problem):
+    refused(servers, {}, problem)
+
+
+def refused(servers, more, problem):
+    def run():
+        scenario = parse(SCENARIO | {"model": {"cut": 1}, "servers": servers} | more).variants[0].scenario
         list(Experiment(scenario, None).rounds())
+
+    with pytest.raises(ScenarioError, match=problem):
+        run()
 
 
 @pytest.mark.parametrize("rule", ["even", "speed", [1, 2, 2, 1]])

@@ -296,7 +296,14 @@ def test_what_would_help_is_told_where_the_run_knows(folder: Path) -> None:
     frames = merge([load(folder)])
     name = frames.variants[0].name
     after_s = [60.0, 100.0, 99.99, 80.0, 103.0, 90.0]
-    speedups = {"variant": name, "seed": 0, "round": 2, "change": list(CHANGES), "before_s": 100.0, "after_s": after_s}
+    speedups = {
+        "variant": name,
+        "seed": 0,
+        "round": 2,
+        "change": list(CHANGES)[:6],
+        "before_s": 100.0,
+        "after_s": after_s,
+    }
 
     before = help_table(OneRound(frames).views)
     pd.DataFrame(speedups).to_parquet(folder / "speedups.parquet")
@@ -306,7 +313,7 @@ def test_what_would_help_is_told_where_the_run_knows(folder: Path) -> None:
 
     assert before is None
     assert row["As it is"] == ("1 min 40 s", "round 2")
-    assert [row[title][1] for title in CHANGES.values()] == [
+    assert [row[title][1] for title in list(CHANGES.values())[:6]] == [
         "−40.0 %, most", "no change", "no change", "−20.0 %", "+3.0 %", "−10.0 %",
     ]  # fmt: skip
 

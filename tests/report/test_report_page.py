@@ -32,7 +32,7 @@ FRONTIER = "What less forgetting costs in time"  # of three variants or more
 LABELS = ["Which labels are forgotten", "Accuracy of the labels in the last rounds"]
 """The section "Labels"."""
 NOT_DRAWN_HERE = {
-    "Perplexity", "Your metrics", "Early exits", "Inputs of the last layer", "Labels within a round",
+    "The servers", "Perplexity", "Your metrics", "Early exits", "Inputs of the last layer", "Labels within a round",
     "Availability and dropouts", "Staleness", "Replay", "Labels in the order of service", "Labels held by each client",
 }  # fmt: skip
 """Sections for which a synthetic run has no data."""

@@ -215,7 +215,10 @@ def test_a_misspelt_section_on_the_command_line(write):
 
 # --- a user's slips in the file -----------------------------------------------------------------------------
 
-TOP = "name, seed, repeats, data, model, clients, server, method, train, wire, lora, privacy, grid, report, serving"
+TOP = (
+    "name, seed, repeats, data, model, clients, server, servers, method, train, wire, lora, privacy, grid, report, "
+    "serving"
+)
 
 
 @pytest.mark.parametrize(

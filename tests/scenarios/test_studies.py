@@ -8,6 +8,7 @@ import yaml
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 IN_SECONDS = (
     "cuts/*",
+    "edges/cloud*",
     "forgetting/frontier*",
     "harmony/load",
     "leakage/*",

@@ -231,7 +231,7 @@ def _rounds(world: World, ops: pd.DataFrame, labels: pd.DataFrame) -> pd.DataFra
     rounds["barrier_s"] = rounds["ended_s"] - rounds["started_s"] - AGGREGATE_S - rounds[parts].sum(axis="columns")
     size_bytes = ops.pivot_table(index="round", columns="node", values="bytes", aggfunc="sum", observed=True)
     rounds["bytes_up"], rounds["bytes_down"] = size_bytes["uplink"], size_bytes["downlink"]
-    rounds["participants"], rounds["assistants_s"] = world.clients, 0.0
+    rounds["participants"], rounds["assistants_s"], rounds["backbone_s"] = world.clients, 0.0, 0.0
     rounds[["accuracy", "loss", "performance_gap"]] = None
     if world.trained:
         accuracy = labels.groupby("round")["accuracy"]

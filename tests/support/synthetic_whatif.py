@@ -122,7 +122,7 @@ def make_older(folder: Path) -> None:
         for number, axis in enumerate(axes):
             if axis["key"] in table:
                 table[f"axis_{number}"] = table.pop(axis["key"]).map(as_stored(axis["values"]).index)
-        table.drop(columns=["assistants_s", "idle_s"], errors="ignore").to_parquet(path, index=False)
+        table.drop(columns=["assistants_s", "backbone_s", "idle_s"], errors="ignore").to_parquet(path, index=False)
     (folder / "SHA256SUMS").unlink(missing_ok=True)
 
 
@@ -162,7 +162,8 @@ def _point(fleet: dict[str, Any]) -> dict[str, Any]:
     means = {part: fleet[part].mean() for part in ("device_s", "uplink_s", "queue_s", "server_s", "downlink_s")}
     rest_s = fleet["rest_s"].mean()
     return {
-        "round_s": sum(means.values()) + rest_s, **means, "assistants_s": 0.0, "barrier_s": rest_s - AGGREGATE_S,
+        "round_s": sum(means.values()) + rest_s, **means, "assistants_s": 0.0, "backbone_s": 0.0,
+        "barrier_s": rest_s - AGGREGATE_S,
         "aggregate_s": AGGREGATE_S, "method": "splitfed_v2", "cut": fleet["cut"], "server_busy": 0.5,
         "bytes_up": 1e9, "bytes_down": 1e9, "client_memory_bytes": fleet["memory_bytes"],
         "client_joule": np.mean(fleet["joule"]), "how": "recursion",
