@@ -114,7 +114,7 @@ def _with_tiers(kind: type[Method], scenario: Scenario) -> type[Method]:
         problem = "cannot be given together with servers, each of which waits for clients of its own"
         raise ScenarioError(problem, key="clients.overcommit", found=scenario.clients.overcommit)
     chains = any(tier.cut is not None for tier in scenario.servers.values())
-    return chain(kind) if chains else hierarchical(kind)
+    return chain(kind, scenario.method.name) if chains else hierarchical(kind)
 
 
 def build_network(scenario: Scenario, dataset: Dataset, above: int = 0) -> Network:

@@ -173,9 +173,9 @@ CHAINS: dict[type[Method], bool] = {SplitFedV1: False, SplitFedV2: True}
 """Methods with a form for tiers with cuts, and whether clients share the last part in it."""
 
 
-def chain(host: type[Method]) -> type[Chain]:
-    """Make the form of a method for tiers with cuts. Raises ScenarioError if it has none."""
+def chain(host: type[Method], name: str = "") -> type[Chain]:
+    """Make the form of a method of this name for tiers with cuts. Raises ScenarioError if it has none."""
     if host not in CHAINS:
-        able = "method.name: splitfed_v1, splitfed_v2"
-        raise ScenarioError("has no form for tiers with cuts", key="method.name", found=host.__name__, allowed=able)
+        able = ["splitfed_v1", "splitfed_v2"]
+        raise ScenarioError("has no form for tiers with cuts", key="method.name", found=name, allowed=able)
     return type(f"{host.__name__}Chain", (Chain,), {"shared": CHAINS[host], "survives": True})

@@ -74,7 +74,8 @@ class Tiers:
     def groups(self, round: int, clients: Sequence[int]) -> Flow:
         """Give the clients that each server of the first tier serves in a round, in cyclic order.
 
-        Where clients do not wait for a server that is down, they go to the one with the fewest, or are left out.
+        Where clients do not wait for a server that is down, they go to the one with the fewest, or are left out; the
+        round begins once there is anybody.
         """
         first, homes = self.tiers[0], self.homes(round)
         groups: dict[ServerNode, list[int]] = {server: [] for server in first.servers}
@@ -82,7 +83,7 @@ class Tiers:
             groups[homes[c]].append(c)
         if first.down == "wait":
             return groups
-        up = yield present(first.servers)
+        up = yield present([server for server in first.servers if groups[server] or first.down == "move"])
         stranded = [c for c in clients if homes[c] not in up]
         groups = {server: groups[server] for server in up}
         if first.down == "move":

@@ -48,9 +48,11 @@ class Exported:
     folder: Path
     tables: list[str]
     figures: list[str]
+    graphs: list[str]
 
     def __str__(self) -> str:
-        return f"{self.folder}: {plural(len(self.tables), 'table')}, {plural(len(self.figures), 'figure')}"
+        counts = [plural(len(self.tables), "table"), plural(len(self.figures), "figure")]
+        return f"{self.folder}: {', '.join(counts + [plural(len(self.graphs), 'graph')] * bool(self.graphs))}"
 
 
 def export_runs(folders: Sequence[Path], out: Path, formats: Sequence[str]) -> Exported:
@@ -84,8 +86,9 @@ def export_runs(folders: Sequence[Path], out: Path, formats: Sequence[str]) -> E
                 table.to_parquet(staging / f"{name}.parquet", index=False)
         if "tex" in chosen:
             (staging / "results.tex").write_text(results_table(merge(runs)).in_latex(), encoding="utf-8")
-        if graphs := [word for word in GRAPHS if word in chosen]:
-            _write_graphs(merge(runs), staging, graphs)
+        if forms := [word for word in GRAPHS if word in chosen]:
+            _write_graphs(merge(runs), staging, forms)
+        graphs = [name for name in _names(staging) if name.startswith("network_") and name not in figures]
         written = _names(staging)
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -94,7 +97,7 @@ def export_runs(folders: Sequence[Path], out: Path, formats: Sequence[str]) -> E
                 shutil.copyfile(staging / name, out / name)
         except OSError as error:
             raise ScenarioError(f"cannot be written: {error.strerror}", key="--export", found=str(out)) from error
-    return Exported(out, [name for name in written if name not in figures], figures)
+    return Exported(out, [name for name in written if name not in {*figures, *graphs}], figures, graphs)
 
 
 def _write_graphs(frames: Frames, folder: Path, formats: Sequence[str]) -> None:
