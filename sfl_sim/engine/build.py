@@ -374,8 +374,8 @@ def build_clock(
 def _queueing(server: Station, seed: int, key: str, node: str, more_workers: float) -> Queueing:
     """Make the settings of a server's queue; `key` is that of its section, `node` its name in records."""
     burst = burst_of(server)
-    check_burst(server.order, burst)
-    check_max_wait(server.order, server.max_wait_s)
+    check_burst(server.order, burst, key)
+    check_max_wait(server.order, server.max_wait_s, key)
     return Queueing(
         find_order(server.order, f"{key}.order"),
         more_workers * _number(server.workers),

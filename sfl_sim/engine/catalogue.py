@@ -35,6 +35,7 @@ NAMED = {
     "data.name": "datasets",
     "data.partition.kind": "partitions",
     "server.order": "orders",
+    "servers.*.order": "orders",
     "wire.up.kind": "codecs",
 }
 """Scenario keys that take a name, and the kind of what they name."""
@@ -43,6 +44,9 @@ PROFILES = {
     "clients.compute.cost": "costs",
     "server.cost": "costs",
     "clients.network.profile": "network",
+    "servers.*.cost": "costs",
+    "servers.*.backbone.profile": "network",
+    "servers.*.outages.profile": "availability",
     "clients.network.trace": "network/traces",
     "clients.power.radio": "power",
     "clients.availability.profile": "availability",
@@ -122,6 +126,8 @@ def check_names(study: Study) -> None:
                 _check("models", "model.name", scenario.model.name)
             _check("datasets", "data.name", scenario.data.name)
             _check("orders", "server.order", scenario.server.order)
+            for tier, section in scenario.servers.items():
+                _check("orders", f"servers.{tier}.order", section.order)
             for way in ("up", "down", "update"):
                 if (coding := getattr(scenario.wire, way)) is not None:
                     _check("codecs", f"wire.{way}.kind", coding.kind, coding.options)

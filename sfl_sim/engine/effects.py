@@ -18,7 +18,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method, MethodOptions
 from sfl_sim.scenario.fields import conditional
 from sfl_sim.scenario.load import Variant
-from sfl_sim.scenario.sections import Scenario
+from sfl_sim.scenario.sections import Scenario, Station
 from sfl_sim.sim.orders import OF_RUNS, ORDERS
 
 Need = Callable[[type[Method], MethodOptions], bool]
@@ -39,10 +39,6 @@ NEEDS: dict[str, tuple[Need, str]] = {
     ),
     "wire.update": (lambda kind, options: kind.uploads_model, "clients upload no model"),
     "report.exits_every": (lambda kind, options: kind.has_exits, "clients have no exits"),
-    **dict.fromkeys(
-        ("server.order", "server.burst"),
-        (lambda kind, options: kind.serves_in_order(options), "the server serves no jobs in an order"),
-    ),
 }
 """What keys need of the method, and how it is said that it has not got it."""
 DEFAULTS = Scenario()
@@ -73,8 +69,23 @@ def _keys(scenario: Scenario) -> Iterator[tuple[str, Any, str]]:
     yield from conditional(options, "method.")
     for key, (has_it, missing) in NEEDS.items():
         value = attrgetter(key)(scenario)
-        is_other = (
-            key == "server.order" and value not in ORDERS | OF_RUNS and ":" not in value
-        )  # a preset, or misspelled
-        if value != attrgetter(key)(DEFAULTS) and not is_other:
+        if value != attrgetter(key)(DEFAULTS):
             yield key, value, "" if has_it(kind, options) else f"with {name}: {missing}"
+    for section, station, in_turn in _queues(scenario):
+        if station.order not in ORDERS | OF_RUNS and ":" not in station.order:
+            continue  # a preset, or misspelled
+        why = f"with {name}: the server serves no jobs in an order"
+        for key in ("order", "burst"):
+            if (value := getattr(station, key)) != getattr(DEFAULTS.server, key):
+                yield f"{section}.{key}", value, "" if in_turn and kind.serves_in_order(options) else why
+
+
+def _queues(scenario: Scenario) -> Iterator[tuple[str, Station, bool]]:
+    """Generate the servers' sections with their keys, and whether clients may take turns at one part there.
+
+    That is where the part lies that clients may share: at the main server, or at the first tier if that has no cut.
+    """
+    tiers = list(scenario.servers.items())
+    at_first = bool(tiers) and tiers[0][1].cut is None
+    yield "server", scenario.server, not at_first
+    yield from ((f"servers.{name}", tier, at_first and n == 0) for n, (name, tier) in enumerate(tiers))

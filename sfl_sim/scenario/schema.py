@@ -21,7 +21,7 @@ def json_schema(
 
     Args:
         method_options: by method, the JSON Schema of its options; their properties become keys of `method`.
-        names: by dotted key (`method.name`), the known names, which editors offer. Text with a dot, a
+        names: by dotted key (`method.name`; `*` for any name), the known names, which editors offer. Text with a dot, a
             colon or a slash stays allowed: a class or a file of the user's.
     """
     schema: Schema = {
@@ -51,7 +51,10 @@ def members(node: Schema, schema: Schema) -> list[Schema]:
 def _node(schema: Schema, key: str) -> Schema:
     node = schema
     for step in key.split("."):
-        node = next(m["properties"][step] for m in members(node, schema) if step in m.get("properties", {}))
+        if step == "*":
+            node = next(iter(node["patternProperties"].values()))
+        else:
+            node = next(m["properties"][step] for m in members(node, schema) if step in m.get("properties", {}))
     return node
 
 

@@ -340,18 +340,19 @@ def usual_burst(name: str) -> float:
     return float("inf") if name == "random_client" else 1
 
 
-def check_burst(name: str, burst: float) -> None:
+def check_burst(name: str, burst: float, section: str = "server") -> None:
     """Check that an arrival-driven order has burst 1; otherwise raises ScenarioError."""
     if name in ARRIVAL_DRIVEN and burst != 1:
         found = "all" if burst == inf else int(burst)
-        raise ScenarioError(f"{name} serves one job at a time", key="server.burst", found=found, allowed=[1])
+        raise ScenarioError(f"{name} serves one job at a time", key=f"{section}.burst", found=found, allowed=[1])
 
 
-def check_max_wait(name: str, max_wait_s: float | None) -> None:
+def check_max_wait(name: str, max_wait_s: float | None, section: str = "server") -> None:
     """Check that `bounded_wait` has a maximum wait and other orders have none; otherwise raises ScenarioError."""
     if name == "bounded_wait" and max_wait_s is None:
-        raise ScenarioError("bounded_wait needs it", key="server.max_wait_s", allowed="a number of seconds from 0 on")
+        allowed = "a number of seconds from 0 on"
+        raise ScenarioError("bounded_wait needs it", key=f"{section}.max_wait_s", allowed=allowed)
     if name != "bounded_wait" and name in ORDERS and max_wait_s is not None:
         raise ScenarioError(
-            f"{name} does not bound a wait, only bounded_wait does", key="server.max_wait_s", found=max_wait_s
+            f"{name} does not bound a wait, only bounded_wait does", key=f"{section}.max_wait_s", found=max_wait_s
         )

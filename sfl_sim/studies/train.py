@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -74,8 +74,8 @@ def check(study: Study, device: torch.device | None = None, *, timing_only: bool
             for found in (unpriced(experiment.method.task.network), scaled_trace(variant.scenario.clients.network)):
                 if found:
                     warnings[str(variant.places.located(found))] = None
-            if why := _why_workers_are_idle(variant.scenario, experiment.method):
-                idle = ScenarioError(f"more than one has no effect: {why}", key="server.workers")
+            for key, why in _idle_workers(variant.scenario, experiment.method):
+                idle = ScenarioError(f"more than one has no effect: {why}", key=key)
                 warnings[str(variant.places.located(idle))] = None
     check_unused(study)
     check_effects(study.variants[:: study.base.repeats])
@@ -83,21 +83,21 @@ def check(study: Study, device: torch.device | None = None, *, timing_only: bool
     return list(warnings)
 
 
-def _why_workers_are_idle(scenario: Scenario, method: Method) -> str | None:
-    """Say why training keeps no more than one of several workers busy; None if there is nothing to say.
+def _idle_workers(scenario: Scenario, method: Method) -> Iterator[tuple[str, str]]:
+    """Generate the keys of workers of which training keeps no more than one busy, and why.
 
     `unlimited` only says that nobody waits, and requests to a trained model use all workers.
     """
-    workers = scenario.server.workers
-    if scenario.serving or workers == 1 or workers == "unlimited":
-        return None
-    if not method.is_split:
-        return f"{scenario.method.name} trains nothing there"
-    return (
-        f"{scenario.method.name} changes one model there, one job after the other"
-        if method.shares_server_model
-        else None
-    )
+    name, tiers = scenario.method.name, {f"servers.{tier}": section for tier, section in scenario.servers.items()}
+    is_chain = any(tier.cut is not None for tier in tiers.values())
+    shared_at = next(iter(tiers)) if tiers and not is_chain else "server"
+    for key, station in {"server": scenario.server, **tiers}.items():
+        if scenario.serving or station.workers in (1, "unlimited"):
+            continue
+        if not (method.is_split and (is_chain or key == shared_at)):
+            yield f"{key}.workers", f"{name} trains nothing there"
+        elif method.shares_server_model and key == shared_at:
+            yield f"{key}.workers", f"{name} changes one model there, one job after the other"
 
 
 RunTrials = Callable[[Mapping[int, Variant], RunFolder, Settings, Notify], None]

@@ -154,3 +154,33 @@ def test_every_condition_names_a_key_beside_it():
 
 def test_keys_at_their_default_are_not_looked_at():
     assert not list(conditional(parse({}).base))
+
+
+EDGE = {"servers": {"edge": {"count": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        (EDGE | {"server": {"order": "cyclic"}}, r"server\.order: has no effect with splitfed_v2"),
+        ({"servers": {"edge": {"count": 2, "cut": 2, "order": "cyclic"}}}, r"servers\.edge\.order: has no effect"),
+        ({"servers": {"edge": {"count": 2}, "fog": {"count": 1, "burst": 2}}}, r"servers\.fog\.burst: has no effect"),
+        ({"method": "splitfed_v1", "servers": {"edge": {"count": 2, "order": "cyclic"}}}, "with splitfed_v1"),
+        ({"method": "u_shaped", "server": {"order": "cyclic"}}, "with u_shaped"),
+    ],
+)
+def test_an_order_has_an_effect_where_clients_take_turns_at_one_part(values, line):
+    with pytest.raises(ScenarioError, match=line):
+        check_effects(parse({"method": "splitfed_v2", "model": {"cut": 1}} | values).variants)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"servers": {"edge": {"count": 2, "order": "cyclic"}}},
+        {"servers": {"edge": {"count": 2, "cut": 2}}, "server": {"order": "cyclic"}},
+        {"method": {"name": "u_shaped", "server": "shared"}, "server": {"order": "cyclic"}},
+    ],
+)
+def test_and_there_it_is_accepted(values):
+    check_effects(parse({"method": "splitfed_v2", "model": {"cut": 1}} | values).variants)

@@ -11,7 +11,7 @@ from small_server import Server
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
-from sfl_sim.sim.orders import ARRIVAL_DRIVEN, OF_RUNS, ORDERS, Roster, check_burst, check_max_wait
+from sfl_sim.sim.orders import ARRIVAL_DRIVEN, OF_RUNS, ORDERS, InARow, Roster, check_burst, check_max_wait
 from sfl_sim.sim.station import Job, Sorting
 
 
@@ -225,3 +225,33 @@ def test_every_order_serves_every_job_once_and_is_repeatable(order, jobs, burst,
     sequence = served(order, jobs, burst, seed)
     assert {c: sequence.count(c) for c in jobs} == jobs
     assert sequence == served(order, jobs, burst, seed)
+
+
+@pytest.mark.parametrize("order", ["fcfs", "cyclic", "random_job", "shortest_job", "label_aware"])
+def test_the_jobs_of_a_row_are_served_one_after_another_and_count_as_one(order):
+    """Three clients with 2, 1 and 2 rows of two jobs each; the server is held for the second job of a row."""
+    jobs = {2: 4, 0: 2, 1: 4}
+    rows = {client: n // 2 for client, n in jobs.items()}
+    single = served(order, dict(rows))
+    followed = dict(rows)
+    policy = InARow(ORDERS[order](Roster(list(rows), followed, 1.0, stream(0, "order", 1))), followed, 2)
+    left, sequence = dict(jobs), []
+    while sum(left.values()):
+        waiting = {c: Job(c, state=None, arrived_s=0.0, service_s=1.0) for c, n in left.items() if n}
+        for job in waiting.values():
+            policy.add(job)
+        if policy.turn is not None:
+            assert policy({c: job for c, job in waiting.items() if c != policy.turn}, 0.0) is None
+        sequence.append(policy(waiting, 0.0).client)
+        left[sequence[-1]] -= 1
+    assert sequence == [client for client in single for _ in range(2)]
+
+
+def test_a_client_that_goes_away_in_a_row_ends_it():
+    rows = {0: 1, 1: 1}
+    policy = InARow(ORDERS["cyclic"](Roster([0, 1], rows)), rows, 2)
+    both = {c: Job(c, state=None, arrived_s=0.0, service_s=1.0) for c in (0, 1)}
+    assert policy(both, 0.0).client == 0
+    policy.skip(0)
+    assert policy.turn is None
+    assert policy({1: both[1]}, 0.0).client == 1
