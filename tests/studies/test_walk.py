@@ -38,7 +38,7 @@ def in_full(scenario):
 
 def check_against_the_run(scenario, walked, workers=1):
     rows = in_full(scenario)
-    found = Measured(walked, len(rows)).figures(workers)
+    found = Measured(walked, len(rows)).figures(lambda _: workers)
     assert found["round_s"] == pytest.approx(rows[-1]["ended_s"] / len(rows), rel=1e-9)
     assert sum(found[f"{part}_s"] for part in PARTS) == pytest.approx(found["round_s"])
     for name in BREAKDOWN:
@@ -156,10 +156,10 @@ def test_the_server_is_busy_for_the_share_of_its_lanes_that_jobs_take():
     (each,) = walker.walk(one).rounds
     jobs = each.ops[each.ops["node"] == b"server"]
     service_s = (jobs["ended_s"] - jobs["started_s"]).sum()
-    found = Measured(walker.walk(one), 4).figures(workers=1)
+    found = Measured(walker.walk(one), 4).figures(lambda _: 1)
     assert found["server_busy"] == pytest.approx(service_s / each.ended_s)
     assert 0 < found["server_busy"] < 1
-    assert Measured(walker.walk(one), 4).figures(workers=float("inf"))["server_busy"] is None
+    assert Measured(walker.walk(one), 4).figures(lambda _: float("inf"))["server_busy"] is None
 
 
 def test_whom_a_method_chooses_does_not_depend_on_how_often_it_is_walked():
@@ -190,7 +190,7 @@ def test_a_first_round_does_not_begin_before_a_client_is_there(lost, tmp_path):
     rows, usual = in_full(late), in_full(scenario(clients={}, method={"name": "splitfed_v2"}))
     assert rows[0]["started_s"] == 100
     assert rows[0]["barrier_s"] == pytest.approx(usual[0]["barrier_s"])
-    found = Measured(Walker(late).walk(late), len(rows)).figures(1)
+    found = Measured(Walker(late).walk(late), len(rows)).figures(lambda _: 1)
     assert found["idle_s"] == 100 / len(rows)
     assert found["round_s"] - found["idle_s"] == pytest.approx(usual[-1]["ended_s"] / len(rows))
 
