@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.models.weights import Weights
-from sfl_sim.ops import SERVER, On, State, Value
+from sfl_sim.ops import On, ServerNode, State, Value
 from sfl_sim.training.contents import storable
 from sfl_sim.training.deferred import Deferred, values_in
 from sfl_sim.training.eager import Eager
@@ -36,7 +36,7 @@ class Image:
     Attributes:
         calls: number of calls of the executor so far.
         walked: digest of these calls.
-        jobs: number of operations at the server among them.
+        jobs: number of operations at servers among them.
         reads: numbers that flows have read.
         states, results: `storable` contents that are alive, by number; to be stored before the run goes on.
         draws: states of the random generators, of the CPU and of all GPUs.
@@ -67,7 +67,7 @@ class Replay:
         executor: the other executor.
 
     Attributes:
-        jobs: number of operations at the server that have been carried out.
+        jobs: number of operations at servers that have been carried out.
     """
 
     computes = True
@@ -109,7 +109,7 @@ class Replay:
             self._settle(op.args)
             content = self._executor.run(op)
             self._keep(number, content)
-        self.jobs += op.node == SERVER
+        self.jobs += isinstance(op.node, ServerNode) and not op.node.beside
         if self._put_in_place():
             content = content.content
         return content

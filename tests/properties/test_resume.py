@@ -66,6 +66,11 @@ METHODS = {
     "joined adapters": scenario("splitfed_v1", lora={"targets": ["conv1", "fc"], "aggregate": "concat"}),
     "kept activations": scenario("splitfrozen", send_once=True, train={"local_epochs": 2}),
     "chosen by losses": scenario("splitfed_v1", clients={"participation": 0.5, "overcommit": 1, "choice": "oort"}),
+    "edges between two averages": scenario(
+        "splitfed_v2", servers={"edge": {"count": 2, "average_every": 2}}, train={"momentum": 0.9}
+    ),
+    "hops": scenario("splitfed_v2", servers={"edge": {"count": 2, "cut": 2, "average_every": 2}}),
+    "two visits": scenario("u_shaped", server="shared"),
     "flows across rounds": scenario("fedbuff", host="splitfed_v1", buffer=2, **DRAWING),
 }
 
@@ -104,7 +109,7 @@ def assert_equal_trials(one, other):
 def test_a_run_goes_on_after_it_was_killed_at_any_instant(run_jobs, tmp_path):
     rng = stream(10, "instants")
     jobs = []
-    kills = dict(zip(METHODS, [3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 3, 3], strict=True))
+    kills = dict(zip(METHODS, [3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 3, 2, 2, 2, 3], strict=True))
     for name, kind in METHODS.items():
         jobs.append(job(kind, tmp_path / name / "whole"))
         for instant in range(kills[name]):
