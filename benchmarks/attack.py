@@ -193,7 +193,7 @@ def what_if_is_the_run(values: Values, _: Path) -> str | None:
     """A what-if's average round is simulated time over rounds, and its parts add up to that."""
     rows = computed(values, None)[1]
     scenario = scenario_of(values)
-    found = Measured(Walker(scenario).walk(scenario), len(rows)).figures(1.0)
+    found = Measured(Walker(scenario).walk(scenario), len(rows)).figures(lambda _: 1.0)
     if not math.isclose(found["round_s"], rows[-1]["ended_s"] / len(rows), rel_tol=1e-9):
         return f"what-if says {found['round_s']} s a round, the run {rows[-1]['ended_s'] / len(rows)} s"
     parts_s = sum(found[f"{part}_s"] for part in PARTS)

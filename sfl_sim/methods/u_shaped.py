@@ -30,8 +30,9 @@ from sfl_sim.training.steps import Forward, Relay, RelayBack, Renew
 class UShapedOptions(MethodOptions):
     """Options of U-shaped split learning."""
 
-    tail: Annotated[int, Field(ge=0, le=1000)] = 1
-    """Number of the network's last layers that clients hold; 0: they compute the loss of the server's answers."""
+    tail: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """Number of the network's last layers that clients hold; 0: they compute the loss of the server's answers; null: 1,
+    unless the cut leaves no other to the server."""
     server: Literal["copies", "shared"] = "copies"
     """The server's part: a copy for every client, averaged every round; or one that all train in turn, which waits for
     a client between its two visits with a mini-batch."""
@@ -50,7 +51,10 @@ class UShaped(SplitStep, regular=True, survives=True):
 
     def __init__(self, task: Task, options: UShapedOptions | None = None) -> None:
         super().__init__(task, options)
-        tail, end = self.options.tail, len(task.network) - self.options.tail
+        tail = self.options.tail
+        if tail is None:
+            tail = int(task.cut < len(task.network) - 1)
+        end = len(task.network) - tail
         if task.cut >= end:
             problem = "leaves no layer to the server, since clients hold the last ones, too"
             raise ScenarioError(problem, key="model.cut", found=task.cut, allowed=f"1 to {end - 1}")

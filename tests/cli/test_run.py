@@ -38,7 +38,7 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
         "joule", "timeline_digest", "weights_digest", "breakdown_s", "executor", "threads", "key",
         "peak_graphs", "server_model_bytes",
     }  # fmt: skip
-    parts = {"device", "uplink", "queue", "assistants", "server", "downlink", "barrier", "aggregate"}
+    parts = {"device", "uplink", "backbone", "queue", "assistants", "server", "downlink", "barrier", "aggregate"}
     assert set(found[0]["breakdown_s"]) == parts
     for v in found:
         assert sum(v["breakdown_s"].values()) == pytest.approx(v["simulated_s"])

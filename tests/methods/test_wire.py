@@ -34,9 +34,10 @@ SPLIT = {
 }  # fmt: skip
 """Of each split method the first example that takes a codec."""
 ALONE = [
-    case for case in SPLIT.values() if case.kind.neutral and not case.kind.has_exits and case.kind is not SplitFedV1
+    case for case in SPLIT.values()
+    if case.kind.neutral and not case.kind.has_exits and case.kind.sends_labels and case.kind is not SplitFedV1
 ]  # fmt: skip
-"""Those by which one client alone learns what it does by SplitFedV1."""
+"""Those by which one client alone learns what it does by SplitFedV1: with the same two messages for a mini-batch."""
 DRAWING = [
     (Int(bits=4), Int(rounding="stochastic")),
     (RandTopK(keep=0.3), None),

@@ -104,11 +104,16 @@ class NaiveClock:
     def choice(self, node, state):
         """The job of a state that is next: one that was not announced, or the one that the order says."""
         mine = sorted(job for job in self.jobs if job[3] == node and job[4] is state)
-        left, sequence = self.announced.get(state, ({}, None))
+        left, sequence, turn = self.announced.get(state, ({}, None, 1))
         ranked = [job for job in mine if left.get(job[1])]
         if not mine or len(ranked) < len(mine):
             return next((job for job in mine if not left.get(job[1])), None)
-        if self.order == "fcfs":
+        begun = [c for c, n in left.items() if n % turn]
+        if begun:  # a row of jobs, of which the next must come before any other
+            chosen = next((job for job in ranked if job[1] == begun[0]), None)
+            if self.order not in ("fcfs", "shortest_job"):
+                del sequence[: bool(chosen)]
+        elif self.order == "fcfs":
             chosen = ranked[0]
         elif self.order == "shortest_job":
             chosen = min(ranked, key=lambda job: job[6])
@@ -177,7 +182,9 @@ class NaiveClock:
         then(None)
 
     def expect(self, op: Expect, then):
-        self.announced[op.state.guard] = dict(op.jobs), list(turns(self.order, op.jobs, self.burst))
+        rows = {c: n // op.turn for c, n in op.jobs.items()}
+        sequence = [c for c in turns(self.order, rows, self.burst) for _ in range(op.turn)]
+        self.announced[op.state.guard] = dict(op.jobs), sequence, op.turn
         then(None)
 
     def present(self, op: Present, then):
