@@ -6,11 +6,10 @@ have the same operations if they differ only in keys of the system. Callers name
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, get_args, get_origin
 
-from sfl_sim.scenario.fields import Concern, Section
+from sfl_sim.scenario.fields import Concern, Section, of_any_tier
 from sfl_sim.scenario.sections import ClientCuts, Scenario
 
 Aside = Collection[Concern | str]
@@ -47,7 +46,7 @@ def differences(one: Scenario, other: Scenario, aside: Aside) -> dict[str, tuple
 
 def concern_of(key: str) -> Concern:
     """Return the concern of a dotted key: its own, or else that of the innermost section around it that has one."""
-    key = OF_A_TIER.sub("servers.*", key)
+    key = of_any_tier(key)
     while key not in CONCERNS:
         key = key.rpartition(".")[0]
     return CONCERNS[key]
@@ -83,7 +82,5 @@ def _sections_in(annotation: Any) -> Iterator[type[Section]]:
         yield from _sections_in(part)
 
 
-OF_A_TIER = re.compile(r"^servers\.[^.]+")
-"""Beginning of the keys of any tier of servers."""
 CONCERNS: Mapping[str, Concern] = {"": Concern.LEARNING, **dict(_annotated(Scenario))}
 """The concern of every dotted key whose field names one; all others share that of the section around them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from operator import attrgetter
@@ -61,6 +62,11 @@ class Concern(Enum):
     ORDER = "which client the server serves next"
     DEALING = "which client holds which training samples"
     LEARNING = "everything else that decides what is learned"
+
+
+def of_any_tier(key: str) -> str:
+    """Give a dotted key with `*` in the place of the name of a tier of servers: `servers.*.workers`."""
+    return re.sub(r"^servers\.[^.]+", "servers.*", key)
 
 
 class OnlyWith:

@@ -17,6 +17,7 @@ from uuid import uuid4
 from pydantic import BaseModel
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.fields import of_any_tier
 from sfl_sim.scenario.own_code import CODE, DATA, hand_over, keep_object
 
 SAMPLES, HOLDINGS = "data.factory", "data.partition"
@@ -24,7 +25,7 @@ SAMPLES, HOLDINGS = "data.factory", "data.partition"
 OBJECTS = {
     SAMPLES, "model.factory", "method", "method.name", "server.order", "train.on_round_end", "train.loss",
     "train.optimizer", "train.server.optimizer", "train.schedule", "train.schedule.kind", "clients.choice",
-    "clients.choice.kind",
+    "clients.choice.kind", "servers.*.order", "servers.*.clients",
 }  # fmt: skip
 """Keys at which an object may stand for a text, besides the metrics."""
 METRICS = "report.metrics."
@@ -52,7 +53,7 @@ def spelled(value: Any, key: str = "") -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     is_plain = value is None or isinstance(value, str | int | float | BaseModel)
-    if is_plain or not (key in OBJECTS or key.startswith(METRICS)):
+    if is_plain or not (of_any_tier(key) in OBJECTS or key.startswith(METRICS)):
         return value
     return _path_of(value) or _kept(value, getattr(value, "__name__", type(value).__name__).strip("<>"), CODE)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.fields import of_any_tier
 from sfl_sim.scenario.own_code import object_name
 from sfl_sim.scenario.sections import EXCLUDES, KINDS
 
@@ -145,7 +145,8 @@ def set_keys(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, A
 
 def _alike(key: str) -> str:
     """Give the key of clients or of the main server that one of a tier of servers is like."""
-    return re.sub(r"^servers\.[^.]+\.", "server.", re.sub(r"^servers\.[^.]+\.backbone\.", "clients.network.", key))
+    key = of_any_tier(key)
+    return key.replace("servers.*.backbone.", "clients.network.").replace("servers.*.", "server.")
 
 
 def _home(values: dict[str, Any], key: str) -> dict[str, Any]:
