@@ -58,15 +58,20 @@ class ServerNode(NamedTuple):
     beside: str = ""
 
     @property
+    def name(self) -> str:
+        """Name in records."""
+        return f"{self.role}{self.number}" if self.number else self.role
+
+    @property
     def place(self) -> str:
         """Name of the place where it stands: messages between nodes at one place need no link."""
-        return self.beside or str(self)
+        return self.beside or self.name
 
     def __repr__(self) -> str:
         return str(self).upper()
 
     def __str__(self) -> str:
-        return f"{self.role}{self.number}" if self.number else self.role
+        return self.name
 
 
 Node = int | ServerNode

@@ -47,7 +47,7 @@ class ClientResources:
 
     def move(self, link: Link, requested_s: float, size_bytes: int) -> Slot:
         """Occupy a link, once the sender's uplink and the receiver's downlink are free."""
-        _, _, sender, receiver, *_ = link
+        _, _, sender, receiver, _, _, _, _ = link
         started_s = requested_s
         if sender is not None and self._uplink_free_s[sender] > started_s:
             started_s = self._uplink_free_s[sender]

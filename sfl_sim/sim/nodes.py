@@ -126,7 +126,11 @@ def client_of(op: On) -> int:
     """
     if not isinstance(op.node, ServerNode):
         return op.node
-    return next((owner(argument) for argument in op.args if isinstance(argument, Value)), places.NOBODY)
+    for argument in op.args:
+        if isinstance(argument, Value):
+            maker = argument.maker
+            return places.NOBODY if maker is None or isinstance(maker, ServerNode) else maker
+    return places.NOBODY
 
 
 def owner(value: Value) -> int:

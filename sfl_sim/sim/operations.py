@@ -15,7 +15,7 @@ from sfl_sim.ops import Lost, On, Read, Send, ServerNode, Value, aggregator_of
 from sfl_sim.sim.branch import WAITS, Branch, Callbacks
 from sfl_sim.sim.client_resources import ClientResources
 from sfl_sim.sim.dropouts import Dropout, Dropouts
-from sfl_sim.sim.nodes import client_of, maker_of, owner
+from sfl_sim.sim.nodes import client_of, owner
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.recording import Recording, Row, row_bytes
 from sfl_sim.sim.serving_station import ServingStation
@@ -139,9 +139,9 @@ class Operations:
         node, requested_s = op.node, self.env.now
         branch.requested_s = requested_s
         branch.macs, service_s, branch.result = self.prices.look_up(op)
-        branch.result.maker = maker_of(op)
         if isinstance(node, ServerNode):
             return self._bring(branch, self._station_of[node], service_s)
+        branch.result.maker = node
         started_s, lasts_s, lost_s = self.resources.compute(node, requested_s, service_s)
         branch.started_s, branch.lasts_s = started_s, lasts_s
         if lost_s < inf:
@@ -189,6 +189,7 @@ class Operations:
     def _bring(self, branch: Branch, station: Station | ServingStation, service_s: float) -> Any:
         """Bring a job to a station, which serves it once a worker is free and the order allows."""
         client = client_of(branch.op)
+        branch.result.maker = branch.op.node if client == NOBODY else client
         job = Job(
             client,
             branch.op.state.guard,
@@ -209,7 +210,7 @@ class Operations:
         """Run the step of a job whose turn has come."""
         branch = job.branch
         op, branch.started_s = branch.op, job.started_s
-        if op.node in self._up:  # what the server does stands still while it is down
+        if self._up and op.node in self._up:  # what the server does stands still while it is down
             job.service_s = self._up[op.node].done_s(job.started_s, job.service_s) - job.started_s
         try:
             branch.result.content = self.executor.run(op)
@@ -223,7 +224,7 @@ class Operations:
     def served(self, job: Job) -> None:
         """Record a job that has ended, and go on; its client may have gone away meanwhile."""
         branch = job.branch
-        row = self._step(branch, job.client, str(branch.op.node))
+        row = self._step(branch, job.client, _name(branch.op.node))
         if branch.lost_s < self.env.now:
             self.go_on(branch, error=self._lose(job.client, branch.lost_s, row))
         else:
@@ -234,7 +235,7 @@ class Operations:
         """Record a job that will not be served, because its client has gone away."""
         branch = job.branch
         branch.started_s, branch.macs = self.env.now, 0.0
-        row = self._step(branch, job.client, str(branch.op.node))
+        row = self._step(branch, job.client, _name(branch.op.node))
         self.go_on(branch, error=self._lose(job.client, branch.lost_s, row))
 
     def send(self, branch: Branch, op: Send) -> Any:
@@ -399,6 +400,11 @@ class Operations:
         if isinstance(op, Send):
             row = self._message(branch, 0)
         else:
-            row = self._step(branch, client_of(op), str(op.node) if isinstance(op.node, ServerNode) else DEVICE)
+            row = self._step(branch, client_of(op), _name(op.node) if isinstance(op.node, ServerNode) else DEVICE)
         *which, started_s, now_s, _, _ = row
         return *which, min(started_s, now_s), now_s, 0.0, 0  # type: ignore[return-value]
+
+
+def _name(node: ServerNode) -> str:
+    """Give the name of a server in records; that of the main one at once."""
+    return node.name if node.number else node.role

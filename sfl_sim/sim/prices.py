@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sfl_sim.errors import NonFiniteError
 from sfl_sim.ops import Node, On, ServerNode, State, Step, Value, Work, describe
@@ -139,10 +139,11 @@ class Prices:
 
         Links stand still while their client is away. The seconds may be infinite if they would not end by `lost_s`.
         """
+        sender: Any  # one of both may be None, which saves a check
+        receiver: Any
         fleet, (_, _, sender, receiver, _, _, reach_s, up) = self.fleet, link
         wire_bytes = self.wire_bytes(size_bytes)
         if sender is None:
-            assert receiver is not None, "a link has an end"
             taken_s = fleet.downlinks[receiver].transfer_s(start_s, wire_bytes)
             latency_s = fleet.latency_s[receiver] + reach_s
         elif receiver is None:
