@@ -17,6 +17,7 @@ from sfl_sim.methods.base import Method, MethodOptions, Task, once_a_round
 from sfl_sim.methods.split import SplitStep
 from sfl_sim.methods.splitfed_v1 import SplitFedV1
 from sfl_sim.methods.splitfed_v2 import SplitFedV2
+from sfl_sim.methods.tiered import Tiered
 from sfl_sim.methods.tiers import Tree, at
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import SERVER, Flow, ServerNode, expect, on, par, send
@@ -36,16 +37,15 @@ class Visit:
     parts: list[Any] = field(default_factory=list)
 
 
-class Chain(SplitStep):
+class Chain(Tiered, SplitStep):
     """Parts of the model at clients, at servers of all tiers and at the main server; all but the last are copies.
 
     Attributes:
         shared: True if all clients train one last part, in turn; a subclass says so (`chain`).
-        pieces: the model, cut wherever a client or a tier ever cuts it, and where each piece begins.
-        tree: the copies of the pieces that servers hold from round to round.
+        cuts: last layer of each client. ends: last layer of each tier.
+        bounds: where pieces of the model begin and the last one ends: wherever a client or a tier ever cuts it.
     """
 
-    only_averages = True
     shared: ClassVar[bool]
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
@@ -76,26 +76,21 @@ class Chain(SplitStep):
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """All clients side by side; then averages of copies at their servers, and from tier to tier."""
-        groups = yield from self.task.tiers.groups(round, clients)
+        groups = yield from self.begin(round, clients)
         visits = {c: Visit(self.task.tiers.way(server)) for server, group in groups.items() for c in group}
-        self._took_part = [c for c in clients if c in visits]
         if self.shared:
             yield on(SERVER, Renew(), self.last)
-            yield expect(self.last, {c: self.data.n_batches(c) for c in self._took_part})
-        trained = yield par({c: self.client(c, visits[c], round) for c in self._took_part})
+            yield expect(self.last, {c: self.data.n_batches(c) for c in self.took_part(clients)})
+        trained = yield par({c: self.client(c, visits[c], round) for c in self.took_part(clients)})
         visits = {c: visits[c] for c in trained}
         yield par(self.average_at(server, visits) for server in self.tree.parts)
-        self.tree.count({s: sum(map(self.weight, group)) for s, group in groups.items()})
+        self.tree.count({server: self.weight([c for c in group if c in visits]) for server, group in groups.items()})
         yield from self.tree.average(round)
 
     @property
     def last(self) -> Replica | Joined:
         """The last part of the global model."""
         return self._held(SERVER, self.ends[-1], len(self.task.network))
-
-    def weight(self, c: int) -> float:
-        """Weight of a client among others."""
-        return 1.0 if self.task.uniform_weights else float(self.data.samples(c))
 
     def client(self, c: int, visit: Visit, round: int) -> Flow:
         """Download part-1, copy the other parts, train all, upload part-1."""
@@ -144,20 +139,9 @@ class Chain(SplitStep):
                 ]
                 yield on(self.tree.node(server, number), Average(), piece, copies, self.task.shares(list(below)))
 
-    def took_part(self, clients: Sequence[int]) -> Sequence[int]:
-        """Give the clients whose server was up."""
-        return self._took_part
-
-    def model(self) -> list[Replica]:
-        """Give the average of what all servers hold, by the samples of their clients."""
-        weights: dict[ServerNode, float] = {}
-        for c, server in enumerate(self.task.tiers.homes(1)):
-            weights[server] = weights.get(server, 0.0) + self.weight(c)
-        return self.tree.whole(weights)
-
     def held_bytes(self, clients: Sequence[int]) -> dict[ServerNode, int]:
         """Give the bytes of models that each server holds while `clients` train."""
-        homes, held = self.task.tiers.homes(1), dict.fromkeys(self.tree.parts, 0)
+        homes, held = self.task.tiers.homes(self._round), dict.fromkeys(self.tree.parts, 0)
         for c in clients:
             way = self.task.tiers.way(homes[c])
             for server, start, stop in zip(way, [self.cuts[c], *self.ends], self.ends, strict=False):

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from sfl_sim.methods.base import Method, MethodOptions, Task
+from sfl_sim.methods.tiered import Tiered
 from sfl_sim.methods.tiers import Tree, at
 from sfl_sim.models.replica import Replica
-from sfl_sim.ops import SERVER, Flow, ServerNode, Value, par, send
-from sfl_sim.training.alternatives import Model
+from sfl_sim.ops import SERVER, Flow, ServerNode, par
 
 
-class Hierarchical(Method):
+class Hierarchical(Tiered):
     """Rounds of one method side by side at all servers of the first tier; every so many, their models are averaged.
 
     Attributes:
@@ -50,46 +50,23 @@ class Hierarchical(Method):
             end += len(part.part.skeleton)
         return n
 
-    def install(self, c: int) -> Flow:
-        """Send the frozen weights of a client's layers from the first server that serves it."""
-        return at(self.task.tiers.homes(1)[c], super().install(c))
-
     def setup(self) -> Flow:
-        """Send what is frozen down, tier by tier, unless it is installed; then the setups of the hosts."""
-        network = self.task.network
-        if network.lora and not network.lora.preinstalled:
-            frozen = Value("model", network.frozen_bytes(network.layers))
-            for tier in reversed(self.task.tiers.tiers):
-                yield par(_sent(frozen, high, low) for low, high in zip(tier.servers, tier.above, strict=True))
+        """Send what is frozen down; then the setups of the hosts."""
+        yield from super().setup()
         yield par(at(server, host.setup()) for server, host in self.hosts.items())
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """A round of every host with its clients; then the averages that are due."""
-        groups = yield from self.task.tiers.groups(round, clients)
-        self._took_part = [c for c in clients if any(c in group for group in groups.values())]
+        groups = yield from self.begin(round, clients)
         yield par(at(server, self.hosts[server].round(round, group)) for server, group in groups.items() if group)
-        self.tree.count({server: self._weight(group) for server, group in groups.items()})
+        self.tree.count({server: self.weight(group) for server, group in groups.items()})
         yield from self.tree.average(round)
 
     def held_bytes(self, clients: Sequence[int]) -> dict[ServerNode, int]:
         """Give the bytes of models that each server of the first tier holds while `clients` train, if known."""
-        homes = self.task.tiers.homes(1)
+        homes = self.task.tiers.homes(self._round)
         held = {s: host.server_bytes([c for c in clients if homes[c] == s]) for s, host in self.hosts.items()}
         return {server: size_bytes for server, size_bytes in held.items() if size_bytes is not None}
-
-    def _weight(self, clients: Sequence[int]) -> float:
-        return float(len(clients) if self.task.uniform_weights else sum(map(self.data.samples, clients)))
-
-    def took_part(self, clients: Sequence[int]) -> Sequence[int]:
-        """Give the clients whose server was up."""
-        return self._took_part
-
-    def model(self) -> Model:
-        """Give the average of what all servers hold, by the samples of their clients."""
-        weights: dict[ServerNode, float] = {}
-        for c, server in enumerate(self.task.tiers.homes(1)):
-            weights[server] = weights.get(server, 0.0) + self._weight([c])
-        return self.tree.whole(weights)
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         """Give the bytes of models at the server of the first tier that holds most."""
@@ -105,7 +82,3 @@ def _parts(method: Method) -> list[Replica]:
     parts = method.model()
     assert all(isinstance(part, Replica) for part in parts), "a method with tiers has one model"
     return [part for part in parts if isinstance(part, Replica)]
-
-
-def _sent(value: Value, src: ServerNode, dst: ServerNode) -> Flow:
-    yield send(value, src, dst)

@@ -286,3 +286,17 @@ def test_a_scenario_trains_and_times_alike_with_any_rule_for_whom_a_server_serve
     assert table.loc[["edge1", "edge2"], "clients"].sum() == 4
     assert table["above"].tolist() == ["", "server", "server"]
     assert table["busy"].max() <= 1
+
+
+@pytest.mark.parametrize("edge", [{"count": 2, "backbone": BACKBONE}, {"count": 2, "cut": 2, "backbone": BACKBONE}])
+def test_adapters_train_at_edges_whose_frozen_layers_came_down_first(edge):
+    lora = {"targets": ["conv1", "conv2", "fc"]}
+    values = SCENARIO | {
+        "model": {"cut": 1},
+        "method": "splitfed_v1",
+        "train": {"rounds": 2},
+        "servers": {"edge": edge},
+    }
+    rows = [each.row for each in Experiment(parse(values | {"lora": lora}).variants[0].scenario, None).rounds()]
+    assert rows[0]["bytes_backbone"] > rows[1]["bytes_backbone"] > 0
+    refused({"edge": edge}, {"method": "splitfed_v1", "lora": lora | {"aggregate": "concat"}}, "joins adapters at one")
