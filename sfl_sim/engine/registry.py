@@ -76,7 +76,7 @@ def find_method(name: str) -> type[Method]:
 
 def find_order(name: str, key: str = "server.order") -> Order:
     """Return the order's function. Raises ScenarioError if there is none."""
-    known = ORDERS | OF_RUNS | PRESETS  # a preset is expanded before, but may be suggested
+    known = ORDERS | OF_RUNS | (PRESETS if key == "server.order" else {})  # which is expanded, but may be suggested
     order: Order = named(name, known, key, "orders")
     try:
         fits = callable(order(Roster([0], {0: 1}, recorded=[0])))
