@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,8 @@ SETUP = {
                  "serving.service.kind": "service times {}"},
 }  # fmt: skip
 """What is said of each part: a key, or a section, and the words around its value."""
+OF_A_TIER = re.compile(r"servers\.[^.]+\.count")
+"""Keys of the numbers of servers between clients and the main one."""
 
 
 def setup_in_words(settings: Sequence[Mapping[str, Any]], n_clients: Iterable[int] = (), served: bool = False) -> str:
@@ -63,6 +66,9 @@ def setup_in_words(settings: Sequence[Mapping[str, Any]], n_clients: Iterable[in
         return text.format(known) if known else ""
 
     told = {part: ", ".join(filter(None, map(said, keys, keys.values()))) for part, keys in SETUP.items()}
+    tiers = dict.fromkeys(key for own in settings for key in own if OF_A_TIER.fullmatch(key))
+    behind = ", ".join(said(key, f"{{}} {key.split('.')[1]} servers") for key in tiers)
+    told["server"] += f", behind {behind}" if behind else ""
     line = "; ".join(f"{part}: {words}" for part, words in told.items() if words and (served or part != "requests"))
     return line[:1].upper() + line[1:]
 

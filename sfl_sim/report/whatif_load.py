@@ -41,6 +41,13 @@ TITLES = {
     "train.batch_size": "batch size",
 }
 """Names of keys that are often varied; the others are called by their keys."""
+OF_A_TIER = {
+    "count": "{} servers",
+    "workers": "workers of {}",
+    "speedup": "{}/client compute ratio",
+    "average_every": "rounds between averages of {}",
+}
+"""Names of the keys of a tier of servers, with the place of its name."""
 PARTS_S = [f"{part}_s" for part in PARTS]
 CLIENT_PARTS = ["device_s", "uplink_s", "queue_s", "server_s", "downlink_s"]
 TABLES = tables_of("whatif")
@@ -66,6 +73,10 @@ class Axis:
     @property
     def title(self) -> Markup:
         """Name of the setting, escaped."""
+        section, _, key = self.key.partition(".")
+        tier, _, last = key.partition(".")
+        if section == "servers" and last in OF_A_TIER:
+            return escape(OF_A_TIER[last].format(tier))
         return escape(TITLES.get(self.key, self.key))
 
     @property

@@ -10,11 +10,13 @@ from read_table import read
 
 import sfl_sim
 from sfl_sim.metrics.servers import server_load
+from sfl_sim.report.about import setup_in_words
 from sfl_sim.report.export import export_runs
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.pages.one_round import lanes_of_servers
 from sfl_sim.report.pages.servers import graph_of, picture, server_panels, tier_table
+from sfl_sim.report.whatif_load import Axis
 from sfl_sim.store.columns import OP_DTYPE
 
 SCENARIO = {
@@ -118,3 +120,10 @@ def test_what_belongs_to_no_client_keeps_a_server_busy_and_is_no_job() -> None:
     rows = rows.to_records(index=False).astype(OP_DTYPE)
     load_of = server_load(rows).loc["edge1"]
     assert (load_of["jobs"], load_of["busy_s"], load_of["waited_s"], load_of["clients"]) == (2, 4.0, 4.0, {0, 1})
+
+
+def test_the_first_lines_of_a_page_say_how_many_servers_there_are(frames: Frames) -> None:
+    settings = [own for run in frames.runs for own in run.settings.values()]
+    assert "behind 3 edge servers, 1 fog servers" in setup_in_words(settings)
+    assert Axis("servers.edge.count", [], [], None, 0).title == "edge servers"
+    assert Axis("server.workers", [], [], None, 0).title == "workers"
