@@ -174,7 +174,8 @@ def refused(arguments, capsys):
     return capsys.readouterr().err
 
 
-def test_an_agent_says_why_it_cannot_take_part(waiting, tmp_path, capsys):
+def test_an_agent_says_why_it_cannot_take_part(waiting, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sfl_sim.live.agent.ANSWERS_S", 2.0)
     address, key, _ = waiting
     Key.new().write(tmp_path / "other")
     agent = ["agent", "--server", address, "--client", "0", "--key"]
