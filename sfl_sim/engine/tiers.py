@@ -28,13 +28,17 @@ def build_tiers(scenario: Scenario, fleet: Fleet, net: Network, cuts: Sequence[i
     above, tiers = max(cuts, default=0), list[Tier]()
     for name, section in scenario.servers.items():
         key = f"servers.{name}"
-        if tiers and (section.clients != "even" or section.reach_s):
-            which = "clients" if section.clients != "even" else "reach_s"
+        down = section.outages.clients if section.outages else "wait"
+        of_the_first = {
+            "clients": section.clients != "even",
+            "reach_s": section.reach_s,
+            "outages.clients": down != "wait",
+        }
+        for which in [name for name, is_given in of_the_first.items() if tiers and is_given]:
             raise ScenarioError("is a key of the first tier, which serves the clients", key=f"{key}.{which}")
         cut = section.cut
         if cut is not None:
             cut = above = net.cut_at(cut, f"{key}.cut", above=above)
-        down = section.outages.clients if section.outages else "wait"
         of_fleet = fleet.tiers[name]
         tiers.append(Tier(of_fleet.nodes, of_fleet.above, cut, section.average_every, down))
     without = [tier.cut is None for tier in tiers]

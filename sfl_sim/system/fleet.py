@@ -188,6 +188,10 @@ def _of_tier(
     topology = fleet.topology if fleet.topology and fleet.topology.covers_all else None
     presence = None
     if backbone is not None:
+        if backbone.compute_correlation:
+            problem = "has no effect: the servers of a tier compute alike"
+            key = f"servers.{name}.backbone.compute_correlation"
+            raise ScenarioError(problem, key=key, found=backbone.compute_correlation)
         with _keys_of("clients.network", f"servers.{name}.backbone"):
             uplinks, downlinks, latency_s = draw_links(n, stream(seed, f"links of {name}"), backbone)
             if backbone.shared is not None:

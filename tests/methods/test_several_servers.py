@@ -123,7 +123,7 @@ def test_a_chain_of_copies_learns_what_splitfed_v1_learns_whatever_its_cuts(coun
     assert distance(plain.method, hops.method) < 1e-12
 
 
-@pytest.mark.parametrize("name", CHAINS and ["splitfed_v1", "splitfed_v2"])
+@pytest.mark.parametrize("name", [name for name, kind in METHODS.items() if kind in CHAINS])
 def test_one_client_learns_over_hops_what_it_learns_with_one_server_to_the_bit(name):
     made = Tiers(tiers(1, 1, cuts=[2, 3]).tiers, lambda round: [ServerNode("edge", 1)])
     work = [replace(task([9], batch_size=3, build=deep), tiers=one) for one in (Tiers(), made)]
@@ -232,6 +232,11 @@ SCENARIO = {"data": {"name": "digits", "train_samples": 120, "test_samples": 50}
         ({}, {"clients": {"count": 4, "overcommit": 1}}, r"clients\.overcommit"),
         ({"order": "cyclick"}, {}, "cyclick"),
         ({"cost": "nothing"}, {}, r"servers\.edge\.cost"),
+        (
+            {"backbone": {"compute_correlation": 0.5}},
+            {},
+            r"servers\.edge\.backbone\.compute_correlation: has no effect",
+        ),
         ({"backbone": {"profile": "nothing"}}, {}, r"servers\.edge\.backbone\.profile"),
         ({"outages": {"profile": "nothing"}}, {}, r"servers\.edge\.outages\.profile"),
         (
@@ -255,6 +260,10 @@ def test_what_cannot_be_is_refused_in_a_line(edge, more, problem):
         (
             {"edge": {"count": 1}, "fog": {"count": 1, "clients": "speed"}},
             r"servers\.fog\.clients: is a key of the first",
+        ),
+        (
+            {"edge": {"count": 1}, "fog": {"count": 1, "outages": {"profile": "fedscale", "clients": "move"}}},
+            r"servers\.fog\.outages\.clients: is a key of the first",
         ),
         ({"edge": {"workers": 2}}, r"servers\.edge\.count: is missing"),
         ({"server": {"count": 2}}, "is a word that records have"),
