@@ -148,3 +148,27 @@ def test_an_operation_from_the_round_before_counts_from_the_start_of_this_one():
     """A late assistant of the last round is still sending its features when it takes part in this one."""
     spent = breakdown(rows_of((b"uplink", b"knowledge", 0, 4, 6, 12)), [0], 10.0, 20.0)
     assert spent == pytest.approx(dict.fromkeys(spent, 0.0) | {"uplink": 2, "barrier": 8})
+
+
+HOPS = [
+    (b"uplink", b"smashed", 0, 0, 0, 2),
+    (b"edge1", b"forward", 0, 2, 3, 4),
+    (b"backbone", b"smashed", 0, 4, 5, 8),
+    (b"server", b"train", 0, 8, 8, 9),
+    (b"backbone", b"model", -1, 9, 9, 12),
+]
+"""A mini-batch that waits a second at an edge and a second for its link to the cloud; then a model goes up."""
+
+
+def test_time_between_servers_is_the_participants_or_of_all_that_wait_for_an_average():
+    spent = breakdown(rows_of(*HOPS), [0], 0.0, 12.0)
+    parts = {"uplink": 2, "queue": 1, "server": 2, "backbone": 4, "aggregate": 3}
+    assert spent == pytest.approx(dict.fromkeys(spent, 0.0) | parts)
+    assert {name: each[0] for name, each in by_client(rows_of(*HOPS), [0], 0.0, 12.0).items()} == pytest.approx(spent)
+
+
+def test_bytes_between_servers_are_told_where_there_are_any():
+    rows = rows_of(*HOPS)
+    rows["bytes"] = 10
+    assert traffic(rows) == {"bytes_up": 10, "bytes_down": 0, "bytes_backbone": 20}
+    assert traffic(rows[:1]) == {"bytes_up": 10, "bytes_down": 0}
