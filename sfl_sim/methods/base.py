@@ -258,6 +258,8 @@ class Method(ABC):
     """Number of the network's last layers that clients run, too."""
     trains_part1: ClassVar[bool] = True
     """False if clients run part-1 and never train it; adapters then lie behind the cut alone."""
+    keeps_graphs: ClassVar[bool] = True
+    """False if clients train part-1 by forward passes alone, so that they keep nothing of a mini-batch but outputs."""
     sends_gradients: ClassVar[bool] = True
     """True if the gradient at the cut comes down to clients; a method with a loss of the clients' own needs none."""
     sends_labels: ClassVar[bool] = True
@@ -319,6 +321,11 @@ class Method(ABC):
     def serves_in_order(cls, options: MethodOptions) -> bool:
         """Say what `follows_order` of the method will be with these options."""
         return cls.follows_order
+
+    @classmethod
+    def at_client(cls, network: Network, cut: int, options: MethodOptions) -> tuple[Network, int]:
+        """Give a network of which a client that is cut after layer `cut` trains the first layers, and their number."""
+        return network, cut
 
     @once_a_round
     def optimiser(self, round: int, node: Node | None = None) -> Optimiser:

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.models.exit_heads import exit_network
+from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, on, par, send
 from sfl_sim.training.deployed import Deployed
@@ -89,6 +90,11 @@ class Exits(Method):
         pieces = self.phi[: self.depths.index(depth) + 1]
         phi = Joined(self.task.network.part(0, depth), pieces) if len(pieces) > 1 else pieces[0]
         return Bundle([phi, self.h[depth], *self.classifier])
+
+    @classmethod
+    def at_client(cls, network: Network, cut: int, options: MethodOptions) -> tuple[Network, int]:
+        """Give the front end, and the exit as one layer more; beside adapters the exit is left out."""
+        return (network, cut) if network.lora else (exit_network(network, cut), cut + 1)
 
     def entry(self, c: int) -> int:
         """The place in theta of the piece that the features of client `c` enter."""

@@ -55,13 +55,13 @@ class Mailbox:
 
     def closing(self, flow: Flow) -> Flow:
         """Run a flow of the client; if the client is lost in it, whoever waits here goes on, and gets `Lost`, too."""
-        try:
-            return (yield from flow)
-        except Lost:
-            self.is_closed = True
-            if self._awaited:
-                yield self._wake(self._awaited)
-            raise
+        return (yield from closing(flow, self))
+
+    def close(self) -> Flow:
+        """Let whoever waits here go on, and get `Lost`."""
+        self.is_closed = True
+        if self._awaited:
+            yield self._wake(self._awaited)
 
     def _wait(self, about: str) -> Flow:
         if not self.is_closed:
@@ -75,3 +75,13 @@ class Mailbox:
     def _check_open(self) -> None:
         if self.is_closed:
             raise Lost(self.client)
+
+
+def closing(flow: Flow, *mailboxes: Mailbox) -> Flow:
+    """Run a flow of a client; if the client is lost in it, all `mailboxes` close."""
+    try:
+        return (yield from flow)
+    except Lost:
+        for mailbox in mailboxes:
+            yield from mailbox.close()
+        raise

@@ -104,9 +104,10 @@ class SharedServer(SplitStep):
     def part1_now(self) -> Replica:
         """Give the average of the clients' current part-1s; the initial one if all are lost."""
         if not self.copies:
-            return _part1(self.client_model)
-        return Replica.averaged([_part1(copy) for copy in self.copies.values()], self.task.shares(list(self.copies)))
+            return part1_of(self.client_model)
+        return Replica.averaged([part1_of(copy) for copy in self.copies.values()], self.task.shares(list(self.copies)))
 
 
-def _part1(model: Replica | Bundle) -> Replica:
+def part1_of(model: Replica | Bundle) -> Replica:
+    """Give the part-1 with which a client's model begins."""
     return model.replicas[0] if isinstance(model, Bundle) else model

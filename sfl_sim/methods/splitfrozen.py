@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
@@ -21,7 +20,7 @@ from sfl_sim.methods.mailbox import Mailbox
 from sfl_sim.methods.split import SplitMethod
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, On, State, Value, expect, on, par, send
-from sfl_sim.training.steps import Forward, Renew, TrainAlone
+from sfl_sim.training.steps import ForwardOnly, Renew, TrainAlone
 
 
 class FrozenOptions(MethodOptions):
@@ -133,16 +132,6 @@ class SplitFrozen(SplitMethod, survives=True):
         if self.data.rest != "keep" or (images and images.augment):
             problem = "needs every sample in every epoch: train.batches epochs without train.drop_last or data.augment"
             raise ScenarioError(problem, key="method.send_once", found=True)
-
-
-class ForwardOnly(Forward):
-    """Part-1 on a batch without a graph, as in evaluation: running statistics stay as they are."""
-
-    def run(self, part1: Replica, batch: Value) -> tuple[Tensor, Tensor]:
-        """Compute activations (n, ...); gives labels, too."""
-        x, labels = batch.load()
-        with torch.no_grad():
-            return part1.weights(x, training=False), labels
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task, once_a_round
-from sfl_sim.methods.split import SplitStep
+from sfl_sim.methods.split import SplitStep, part1_of
 from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, Replica
@@ -94,7 +94,7 @@ class UShaped(SplitStep, regular=True, survives=True):
 
     def visits(self, c: int, model: Replica | Bundle, part2: Replica, batch: Batch, round: int) -> Flow:
         """Train on one mini-batch, which comes to the server twice: with activations, and with their gradient."""
-        part1 = model.replicas[0] if isinstance(model, Bundle) else model
+        part1 = part1_of(model)
         smashed = yield on(c, self.forward, part1, batch)
         smashed = yield from self.wire.upload(smashed, part1.part, batch, c, round)
         passed = yield on(SERVER, Relay(labelled=False), part2, smashed)

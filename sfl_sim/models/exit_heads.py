@@ -15,6 +15,7 @@ from torch import nn
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.layers import Shape, named
+from sfl_sim.models.lora import Lora
 from sfl_sim.models.network import Network
 from sfl_sim.models.transformer import Token
 from sfl_sim.models.zoo import MODELS
@@ -91,11 +92,22 @@ def exit_network(net: Network, cut: int) -> Network:
     cuts = exit_cuts(net)
     if cut not in cuts:
         raise ScenarioError(f"{net.name} has no exit after that layer", key="model.cut", found=cut, allowed=cuts)
+    return headed(net, cut, lambda layers: exit_head(net, cut))
+
+
+def headed(net: Network, cut: int, head: Callable[[nn.Sequential], nn.Module], lora: Lora | None = None) -> Network:
+    """Make the network of the first `cut` layers of `net`, and one more that `head` makes of all its layers.
+
+    The layers have the same initial numbers as in `net`; adapters are those of `lora`, if any.
+    """
 
     def build(input_shape: Shape, n_labels: int) -> nn.Sequential:
-        layers = net._build(input_shape, n_labels)[:cut]
-        layers.add_module("exit", exit_head(net, cut))
-        return layers
+        layers = net._build(input_shape, n_labels)
+        if net._fill:
+            net._fill(layers)
+        first = layers[:cut]
+        first.add_module("exit", head(layers))
+        return first
 
     small = Network(
         net.name,
@@ -105,5 +117,7 @@ def exit_network(net: Network, cut: int) -> Network:
         dtype=net.dtype,
         channels_last=net.channels_last,
         tokens=net.tokens,
+        weightless=net.weightless,
+        lora=lora,
     )
     return small.with_settings(net.forward_settings).starting(seed=net._initial_seed)

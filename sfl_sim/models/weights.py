@@ -160,6 +160,11 @@ class Weights:
         with torch.no_grad():
             return self.part.call(self.part.views(self.flat), self.frozen, self.buffer_views, x, training=True)
 
+    def to_input(self, x: Tensor) -> Tensor:
+        """Run a training pass of x whose graph leads to x alone, and which leaves buffers as they are."""
+        buffers = self.part.buffer_views(self.buffers.clone())
+        return self.part.call(self.part.views(self.flat), self.frozen, buffers, x, training=True)
+
     def forward(self, x: Tensor) -> Tensor:
         """Compute the activations of a training batch x; the graph is kept for `backward`, or computed again then."""
         hold = self.part.forward_settings.graphs.admit(self)

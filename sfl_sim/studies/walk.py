@@ -10,7 +10,7 @@ from sfl_sim.engine.build import build_clock, build_network
 from sfl_sim.engine.estimate import SecondsPerSample
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.optimisation import largest_batch, optimiser_kind
-from sfl_sim.engine.registry import find_method
+from sfl_sim.engine.registry import find_method, method_options
 from sfl_sim.engine.rounds import WalkedRound
 from sfl_sim.models.network import Network, Unweighted
 from sfl_sim.scenario.presets import expand
@@ -39,13 +39,14 @@ def recut(experiment: Experiment, cuts: Sequence[int]) -> None:
 
 def memory_bytes(scenario: Scenario, network: Network, cut: int) -> int:
     """Return the bytes that a client needs to train the layers 1 to `cut` as the scenario says."""
-    train = scenario.train
+    train, kind = scenario.train, find_method(scenario.method.name)
+    options = method_options(kind, scenario)
     return client_memory_bytes(
-        network,
-        cut,
+        *(kind.at_client(network, cut, options) if kind.splits(options) else (network, cut)),
         batch_size=largest_batch(train),
         n_moments=optimiser_of(optimiser_kind(train.optimizer, "train.optimizer"), 1.0, train.momentum).n_moments,
-        trains=find_method(scenario.method.name).trains_part1,
+        trains=kind.trains_part1,
+        keeps_graphs=kind.keeps_graphs,
     )
 
 

@@ -69,6 +69,15 @@ class ExitBackward(Step):
             self.optimiser.step(replica.weights)
 
 
+@dataclass(frozen=True)
+class LocalBackward(ExitBackward):
+    """The backward pass from what `ExitForward` left alone, and the optimiser's step on phi and h."""
+
+    def run(self, model: Bundle, batch: Value) -> None:
+        """Step with the gradient of the exit's loss, at the weights before the step."""
+        super().run(model, Value("gradients", samples=batch.samples))
+
+
 def backward(model: Bundle, gradients: Value) -> None:
     """Accumulate the gradient of the joint loss in phi: from the server's and from what `ExitForward` left.
 

@@ -19,17 +19,21 @@ SAMPLES = (2, 3)
 """Sizes of the mini-batches that are measured: batch norms may need two samples, and memory grows linearly."""
 
 
-def client_memory_bytes(network: Network, cut: int, batch_size: int, n_moments: int, trains: bool = True) -> int:
+def client_memory_bytes(
+    network: Network, cut: int, batch_size: int, n_moments: int, trains: bool = True, keeps_graphs: bool = True
+) -> int:
     """Return the bytes that a client holds when the gradient of a mini-batch comes back to the layers 1 to `cut`.
 
     They are its weights and floating buffers, a gradient of the weights, the optimiser's moments (one with momentum,
     two with Adam), all that autograd keeps of the mini-batch for the backward pass (its input and intermediate results
     of layers), the activations at the cut, and their gradient. Without a split, `cut` is the number of layers. Of
     frozen weights there are neither gradients nor moments; a client without others, or one that never trains, holds
-    the input and the output of one layer at a time. The adapters of the latter's network lie behind the cut.
+    the input and the output of one layer at a time. The adapters of the latter's network lie behind the cut. A client
+    that trains by forward passes alone (without `keeps_graphs`) holds these, too, weights that are shifted, and what
+    goes up and comes down at the cut.
 
     Left out are memory that an operation allocates and frees again (workspace, gradients of earlier activations),
-    messages besides the gradient, what a method or codec keeps besides (heads, surrogates, the start of a round, what
+    messages besides the gradient, what a method or codec keeps besides (surrogates, the start of a round, what
     was sent before, an adapted copy), the data set, and the program itself. Autograd runs on this machine's CPU; other
     kernels may keep a little more or less.
     """
@@ -37,13 +41,16 @@ def client_memory_bytes(network: Network, cut: int, batch_size: int, n_moments: 
     parameters, buffers = sum(layer.parameters for layer in layers), sum(layer.buffers for layer in layers)
     wire_dtype = network.forward_settings.autocast or network.dtype
     numels = [math.prod(network.input_shape), *(layer.out_numel for layer in layers)]
+    passing_bytes = batch_size * max(map(sum, pairwise(numels))) * wire_dtype.itemsize
     if not trains or cut <= network.lowest:
-        passing_bytes = batch_size * max(map(sum, pairwise(numels))) * wire_dtype.itemsize
         held = buffers + (0 if network.lora else parameters)
         return held * network.dtype.itemsize + network.frozen_bytes(layers) + passing_bytes
     gradient_bytes = batch_size * numels[-1] * wire_dtype.itemsize
-    few, more = _kept_bytes(network)[:, cut - 1].tolist()
-    kept_bytes = few + (batch_size - SAMPLES[0]) * (more - few)
+    if keeps_graphs:
+        few, more = _kept_bytes(network)[:, cut - 1].tolist()
+        kept_bytes = few + (batch_size - SAMPLES[0]) * (more - few)
+    else:
+        kept_bytes = passing_bytes + gradient_bytes
     trained_bytes = ((2 + n_moments) * parameters + buffers) * network.dtype.itemsize
     return int(trained_bytes + network.frozen_bytes(layers) + kept_bytes + gradient_bytes)
 

@@ -74,6 +74,16 @@ class Forward(PartStep):
         return [one[: 1 + self.labelled] for one in found]
 
 
+class ForwardOnly(Forward):
+    """`Forward` without a graph, as in evaluation: running statistics stay as they are."""
+
+    def run(self, part1: Replica, batch: Value) -> tuple[Tensor, ...]:
+        """Compute activations (n, ...); gives labels, too."""
+        x, *labels = batch.load()
+        with torch.no_grad():
+            return (part1.weights(x, training=False), *labels)[: 1 + self.labelled]
+
+
 @dataclass(frozen=True)
 class Train(PartStep):
     """Forward, mean loss, backward and optimiser step; gives the gradient at the part's input.
@@ -132,6 +142,35 @@ class TrainAlone(Train):
     """`Train` whose gradient at the cut nobody needs: none comes down."""
 
     gives_gradient = False
+
+
+class InputGradient(Step):
+    """The gradient of the mean loss at the part's input; the part stays as it is, with its running statistics."""
+
+    name = "differentiate"
+
+    def work(self, part: Replica, data: Value) -> Work:
+        """Count the MACs of the forward pass, and of the backward pass to the input without weights' gradients."""
+        return part.part.work(data.samples, passes=2)
+
+    def out(self, part: Replica, data: Value) -> Value:
+        """Make a value of n * A*b_e bytes; of 0 bytes if nobody needs the gradient."""
+        size_bytes = 0 if part.part.first else data.samples * part.part.in_numel * part.part.wire_dtype.itemsize
+        return Value("gradients", size_bytes, data.samples, data.step)
+
+    def run(self, part: Replica, data: Value) -> Tensor | None:
+        """Give the gradient (n, ...)."""
+        x, labels = data.load()
+        if part.part.first:
+            return None
+        x = x.detach().requires_grad_()
+        differentiate(part.part.loss(self.outputs(part.weights.to_input(x), data), labels))
+        gradient: Tensor | None = x.grad
+        return gradient
+
+    def outputs(self, found: Tensor, data: Value) -> Tensor:
+        """Give the outputs of which the loss is taken: those of the part."""
+        return found
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,114 @@
+"""CycleSL: the server trains on a shuffled pool of all activations first; clients get gradients of what it has become.
+
+"CycleSL: Server-Client Cyclical Update Driven Scalable Split Learning", 2025 (docs/methods/cyclesl.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.pooled import Pooled, rows_of
+from sfl_sim.models.on_nan import differentiate
+from sfl_sim.models.replica import Replica
+from sfl_sim.ops import SERVER, Flow, Step, Value, Work, on
+from sfl_sim.rng import stream
+from sfl_sim.training.optimisers import Optimiser
+from sfl_sim.training.steps import InputGradient
+
+
+class CycleOptions(MethodOptions):
+    """Options of CycleSL."""
+
+    server_epochs: Annotated[int, Field(ge=1)] = 1
+    """Number of passes of the server over a step's pool."""
+    server_batch: Annotated[int, Field(ge=1)] | None = None
+    """Samples of the server's mini-batches; null: those of a client's."""
+
+
+class CycleSL(Pooled, survives=True):
+    """Part-2 learns from mini-batches of the pooled activations, and then tells clients its gradients."""
+
+    Options = CycleOptions
+    options: CycleOptions
+    neutral = None
+
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        self.server_batch = self.options.server_batch or self.batch_size
+        self.n_steps = 0
+        """Number of steps begun, which names the draws of the pool's order."""
+
+    def train(self, smashed: Mapping[int, Value], round: int) -> Flow:
+        """One step of the server per mini-batch of the pool; no gradient is known yet."""
+        shares = self.task.shares(list(smashed))
+        self.n_steps += 1
+        draws, epochs = (self.task.seed, "pool", self.n_steps), self.options.server_epochs
+        sizes = pool_sizes(sum(value.samples for value in smashed.values()), self.server_batch,
+                           least=2 if self.task.network.needs_batches_of_two else 1)  # fmt: skip
+        step = TrainPool(self.optimiser(round, SERVER), tuple(sizes), epochs, tuple(shares), draws)
+        yield on(SERVER, step, self.part2, list(smashed.values()))
+        return {}
+
+    def gradient(self, smashed: Value, part: Value | None) -> Flow:
+        """Give the gradient of the client's own mean loss with part-2 as the step has left it."""
+        return (yield on(SERVER, InputGradient(), self.part2, smashed))
+
+
+def pool_sizes(rows: int, batch: int, least: int = 1) -> list[int]:
+    """Cut `rows` into mini-batches of `batch`; a rest of fewer than `least` joins the last one.
+
+    >>> pool_sizes(10, 4), pool_sizes(9, 4, least=2), pool_sizes(3, 4)
+    ([4, 4, 2], [4, 5], [3])
+    """
+    sizes = [min(batch, rows - start) for start in range(0, rows, batch)]
+    if len(sizes) > 1 and sizes[-1] < least:
+        sizes[-2:] = [sizes[-2] + sizes[-1]]
+    return sizes
+
+
+@dataclass(frozen=True)
+class TrainPool(Step):
+    """Mini-batches of the smashed data of several clients in random order, and an optimiser step on each.
+
+    A row's weight in its mini-batch is that of its client.
+
+    Attributes:
+        sizes: samples of the mini-batches, which add up to all rows.
+        epochs: passes over all rows, each in an order of its own.
+        weights: of the clients' rows.
+        draws: seed, name and numbers of the random stream.
+    """
+
+    optimiser: Optimiser
+    sizes: tuple[int, ...]
+    epochs: int
+    weights: tuple[float, ...]
+    draws: tuple[int, str, int]
+    name = "train"
+
+    def work(self, part2: Replica, smashed: Sequence[Value]) -> Work:
+        """Count forward and backward passes of all mini-batches."""
+        return Work.total([part2.part.work(size, passes=3) for size in self.sizes] * self.epochs)
+
+    def run(self, part2: Replica, smashed: Sequence[Value]) -> None:
+        """Take the steps, each with the gradient of the weighted mean loss of its rows."""
+        z, labels = rows_of(smashed)
+        owner = torch.repeat_interleave(torch.arange(len(smashed)), torch.tensor([value.samples for value in smashed]))
+        for epoch in range(self.epochs):
+            order = torch.from_numpy(stream(*self.draws, epoch).permutation(len(owner)))
+            for rows in torch.split(order, list(self.sizes)):
+                self._step(part2, z[rows.to(z.device)], labels[rows.to(z.device)], owner[rows])
+
+    def _step(self, part2: Replica, z: torch.Tensor, labels: torch.Tensor, owner: torch.Tensor) -> None:
+        out = part2.weights(z, training=True)
+        theirs = [(self.weights[c], (owner == c).nonzero().flatten().to(z.device)) for c in set(owner.tolist())]
+        total = sum(weight * len(rows) for weight, rows in theirs)
+        losses = [part2.part.loss(out[rows], labels[rows]) * (weight * len(rows) / total) for weight, rows in theirs]
+        differentiate(torch.stack(losses).sum())
+        self.optimiser.step(part2.weights)

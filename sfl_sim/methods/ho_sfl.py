@@ -1,0 +1,213 @@
+"""HO-SFL: the server trains by gradients, clients by forward passes; they exchange numbers instead of models.
+
+"HO-SFL: Hybrid-Order Split Federated Learning with Backprop-Free Clients and Dimension-Free Aggregation", 2026
+(docs/methods/ho_sfl.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from sfl_sim.data.batches import Batch
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.pooled import InStep
+from sfl_sim.models.replica import Replica
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, State, Step, Value, on, par, send
+from sfl_sim.training.optimisers import Optimiser
+from sfl_sim.training.steps import ForwardOnly, Renew, Train
+from sfl_sim.training.zeroth import SCALAR_BYTES, Directions, Dist, SeededStep, Slopes
+
+
+class HoOptions(MethodOptions):
+    """Options of HO-SFL."""
+
+    directions: Annotated[int, Field(ge=1)] = 5
+    """Number of random directions of a step, each of which takes a client a forward pass (P)."""
+    mu: Annotated[float, Field(gt=0)] = 1e-3
+    """Length of a shift, in units of the direction."""
+    dist: Dist = "gauss"
+    """Distribution of directions: normal, +1 and -1 (`sign`), or uniform on a sphere."""
+    catch_up: Literal["cheaper", "replay", "model"] = "cheaper"
+    """What a client gets that has missed steps: the numbers of these steps, the model, or what has fewer bytes."""
+
+
+class Done(NamedTuple):
+    """A step that is over: its round, the clients' step, and the numbers that it takes."""
+
+    round: int
+    step: SeededStep
+    slopes: State
+
+
+class HoSfl(InStep, survives=True):
+    """All clients hold the same part-1, which they change by the same numbers."""
+
+    Options = HoOptions
+    options: HoOptions
+    examples = (HoOptions(directions=2), HoOptions(directions=1, catch_up="replay"), HoOptions(catch_up="model"))
+    neutral = None
+    keeps_graphs = uploads_model = only_averages = False
+
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        if task.client_lr:
+            raise ScenarioError("must be the same for all clients, whose part-1s stay equal", key="train.lr")
+        self.depends_on_time = self.part2.part.n_buffers > 0  # statistics follow the order of jobs
+        self.initial = self.part1.snapshot()
+        """What every client holds before the first step."""
+        self.own: dict[int, Replica] = {}
+        """Part-1 of each client that has taken part."""
+        self.history: list[Done] = []
+        self.n_taken: dict[int, int] = {}
+        """Number of steps of the history that each client has taken."""
+        self.arrived: dict[int, State] = {}
+        """Gradients of part-2 of each client in the step under way."""
+
+    def round(self, round: int, clients: Sequence[int]) -> Flow:
+        """Clients catch up; then steps of those that have a mini-batch."""
+        yield on(SERVER, Renew(), self.part2)
+        yield on(AGGREGATOR, Renew(), self.part1)
+        there = set((yield par({c: self.begin(c) for c in clients})))
+        for number, step in enumerate(self.todo(round, self.batch_sizes(clients))):
+            batches = {c: batch for c, batch in zip(clients, step, strict=True) if batch is not None and c in there}
+            there -= batches.keys() - (yield from self.step(batches, round, number))
+
+    def begin(self, c: int) -> Flow:
+        """Bring the steps that client `c` has missed, as numbers or as the model; its optimiser begins anew."""
+        first, last = self.n_taken.get(c, 0), len(self.history)
+        numbers_bytes = 2 * SCALAR_BYTES * self.options.directions * (last - first)
+        replays = {"replay": True, "model": False, "cheaper": numbers_bytes <= self.part1.size_bytes}
+        if c not in self.own:
+            self.own[c] = yield send(self.initial, c, c)
+        if first < last and replays[self.options.catch_up]:
+            missed = yield send(Missed(self.history[first:], numbers_bytes), SERVER, c)
+            for number in range(first, last):
+                if number and self.history[number].round > self.history[number - 1].round:
+                    yield on(c, Renew(), self.own[c])
+                yield on(c, self.history[number].step, self.own[c], One(missed, number - first))
+                self.n_taken[c] = number + 1
+        elif first < last:
+            self.own[c] = yield send(self.part1, AGGREGATOR, c)
+        self.n_taken[c] = last
+        yield on(c, Renew(), self.own[c])
+
+    def step(self, batches: Mapping[int, Batch], round: int, number: int) -> Flow:
+        """One step of both parts; gives the clients that have taken it."""
+        options, self.arrived = self.options, {}
+        directions = Directions(options.dist, options.directions, options.mu, self.task.seed, (round, number))
+        found = yield par({c: self.client(c, batch, directions, round) for c, batch in batches.items()})
+        if self.arrived:
+            gradients = [self.arrived[c] for c in batches if c in self.arrived]
+            yield on(SERVER, StepByMean(self.optimiser(round, SERVER)), self.part2, gradients)
+        if not found:
+            return set()
+        done = Done(round, SeededStep(self.optimiser(round, next(iter(found))), directions), State("numbers"))
+        mean = yield on(SERVER, Mean(), done.slopes, list(found.values()))
+        self.history.append(done)
+        yield on(AGGREGATOR, done.step, self.part1, mean)
+        return set((yield par({c: self.follow(c, done.step, mean) for c in found})))
+
+    def client(self, c: int, batch: Batch, directions: Directions, round: int) -> Flow:
+        """Send activations, and the slopes along the directions of what their gradient says of part-1."""
+        yield send(Value("seeds", SCALAR_BYTES * directions.count, content=directions.seeds()), SERVER, c)
+        own = self.own[c]
+        smashed = yield on(c, ForwardOnly(), own, batch)
+        sent = yield from self.wire.upload(smashed, own.part, batch, c, round)
+        kept = State("gradient")
+        gradient = yield on(SERVER, Differentiate(self.optimiser(round, SERVER)), self.part2, sent, kept)
+        self.arrived[c] = kept
+        gradient = yield from self.wire.download(gradient, sent, own, c, round)
+        slopes = yield on(c, Slopes(directions), own, batch, smashed, gradient)
+        return (yield send(slopes, c, SERVER))
+
+    def follow(self, c: int, step: SeededStep, mean: Value) -> Flow:
+        """Send the mean slopes to client `c`, which takes the step."""
+        mean = yield send(mean, SERVER, c)
+        yield on(c, step, self.own[c], mean)
+        self.n_taken[c] = len(self.history)
+
+    def server_bytes(self, clients: Sequence[int]) -> int | None:
+        """Size of part-2, and of the part-1 that goes to clients which have missed much."""
+        return self.part1.size_bytes + self.part2.size_bytes
+
+
+class Missed(Value):
+    """The numbers of steps, and the seeds of their directions."""
+
+    __slots__ = ("made_of", "seeds")
+
+    def __init__(self, steps: Sequence[Done], size_bytes: int) -> None:
+        super().__init__("numbers", size_bytes)
+        self.made_of = [done.slopes for done in steps]
+        self.seeds = torch.stack([done.step.directions.seeds() for done in steps])
+
+    def load(self) -> tuple[Tensor, Tensor]:
+        """Slopes (m, P) and seeds (m, P) of m steps."""
+        return torch.stack([slopes.load() for slopes in self.made_of]), self.seeds
+
+
+class One(Value):
+    """The numbers of one of the steps that a client has missed."""
+
+    __slots__ = ("made_of", "number")
+
+    def __init__(self, missed: Value, number: int) -> None:
+        super().__init__("numbers")
+        self.made_of = [missed]
+        self.number = number
+
+    def load(self) -> Tensor:
+        """Slopes (P,)."""
+        slopes: Tensor = self.made_of[0].load()[0][self.number]
+        return slopes
+
+
+@dataclass(frozen=True)
+class Differentiate(Train):
+    """`Train` without a step: part-2's gradient is kept beside it."""
+
+    name = "differentiate"
+
+    def run(self, part: Any, data: Value, *more: Any) -> Tensor | None:
+        """Give the mean loss's gradient at the input (n, ...); that of the weights goes into the last of `more`."""
+        gradient, (kept,) = self.differentiate(part, data), more
+        kept.content = part.weights.grad.clone()
+        part.weights.grad.zero_()
+        return gradient
+
+
+@dataclass(frozen=True)
+class StepByMean(Step):
+    """The optimiser's step by the mean of gradients that clients have brought."""
+
+    optimiser: Optimiser
+    name = "step"
+
+    def run(self, part2: Replica, gradients: Sequence[State]) -> None:
+        """Step."""
+        for gradient in gradients:
+            part2.weights.grad.add_(gradient.content / len(gradients))
+        self.optimiser.step(part2.weights)
+
+
+class Mean(Step):
+    """The mean of the clients' slopes, kept in a state."""
+
+    name = "mean"
+
+    def out(self, mean: State, slopes: Sequence[Value]) -> Value:
+        """The message that goes to all of them."""
+        return Value("numbers", slopes[0].size_bytes, step=slopes[0].step)
+
+    def run(self, mean: State, slopes: Sequence[Value]) -> Tensor:
+        """Give the mean (P,)."""
+        mean.content = torch.stack([each.load() for each in slopes]).mean(dim=0)
+        found: Tensor = mean.content
+        return found
