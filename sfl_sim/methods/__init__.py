@@ -11,6 +11,7 @@ from sfl_sim.methods.fednag import FedNAG
 from sfl_sim.methods.fednar import FedNAR
 from sfl_sim.methods.fedprox import FedProx
 from sfl_sim.methods.fsl_sage import FslSage
+from sfl_sim.methods.gas import Gas
 from sfl_sim.methods.harmony import Harmony
 from sfl_sim.methods.heron import Heron
 from sfl_sim.methods.ho_sfl import HoSfl
@@ -63,6 +64,7 @@ METHODS: dict[str, type[Method]] = {
     "harmony": Harmony,
     "fedbuff": FedBuff,
     "fedasync": FedAsync,
+    "gas": Gas,
 }
 """The methods by the name that a scenario gives them."""
 

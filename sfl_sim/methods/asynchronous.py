@@ -90,9 +90,11 @@ class Asynchronous(SplitStep):
         worked: clients that have worked in it, or whose update it has taken in.
         staleness: of each update that it has taken in.
         n_discarded: updates that were too stale.
+        max_staleness: staleness above which updates are; None: none is.
     """
 
-    options: AsynchronousOptions
+    options: MethodOptions
+    max_staleness: int | None = None
     knows_deadlines = waits_for_all = False
     depends_on_time = True
 
@@ -103,6 +105,8 @@ class Asynchronous(SplitStep):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
+        if isinstance(self.options, AsynchronousOptions):
+            self.max_staleness = self.options.max_staleness
         self.is_split = self.splits(self.options)
         self.parts = task.split(task.cut) if self.is_split else task.split()
         self.nodes = (AGGREGATOR, SERVER)[: len(self.parts)]
@@ -123,7 +127,7 @@ class Asynchronous(SplitStep):
 
     def next_update(self, n_places: int) -> Flow:
         """Wait for an update that is not too stale. Free places are given away when all updates have been taken in."""
-        bound = self.options.max_staleness
+        bound = self.max_staleness
         while True:
             while not self.arrived:
                 for _ in range(n_places - self.n_places):
@@ -204,6 +208,7 @@ class Asynchronous(SplitStep):
 
     def weights(self, updates: Sequence[Update]) -> list[float]:
         """Compute s(tau) of each update."""
+        assert isinstance(self.options, AsynchronousOptions)
         return [self.options.weight(self.version - update.version) for update in updates]
 
     def took_part(self, clients: Sequence[int]) -> Sequence[int]:

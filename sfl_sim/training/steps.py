@@ -164,11 +164,11 @@ class InputGradient(Step):
         if part.part.first:
             return None
         x = x.detach().requires_grad_()
-        differentiate(part.part.loss(self.outputs(part.weights.to_input(x), data), labels))
+        differentiate(part.part.loss(self.outputs(part.weights.to_input(x)), labels))
         gradient: Tensor | None = x.grad
         return gradient
 
-    def outputs(self, found: Tensor, data: Value) -> Tensor:
+    def outputs(self, found: Tensor) -> Tensor:
         """Give the outputs of which the loss is taken: those of the part."""
         return found
 

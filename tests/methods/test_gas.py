@@ -1,0 +1,103 @@
+"""GAS: what the server learns from, when it begins to draw activations, and whom it waits for."""
+
+import numpy as np
+import pytest
+import torch
+from small_world import fleet, task
+
+from sfl_sim.methods.gas import Gas, GasOptions, Observe, PriorGradient, TrainFilled, merge_moments
+from sfl_sim.ops import State, Value
+from sfl_sim.store import places
+from sfl_sim.testing import simulate
+from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.steps import InputGradient
+
+SAMPLES = (12, 12, 12, 12)
+
+
+def run(rounds=3, options=None, world=None, **settings):
+    work = task(SAMPLES, batch_size=4, **settings)
+    return simulate(Gas(work, options), rounds, world=world or fleet(4, macs_per_s=[1e5, 2e5, 4e5, 8e5]))
+
+
+def rows_of(z, labels):
+    return Value("smashed", samples=len(labels), content=(torch.tensor(z, dtype=torch.float64), torch.tensor(labels)))
+
+
+def test_moments_merge_in_any_order_to_those_of_all_rows():
+    """With equal weights of rows they are the mean and variance of everything."""
+    torch.manual_seed(0)
+    pieces = [torch.randn(n, 3, dtype=torch.float64) for n in (2, 5, 9)]
+    moments = [(torch.tensor(float(len(p))), p.mean(0), p.var(0, correction=0)) for p in pieces]
+    one = merge_moments(merge_moments(moments[0], moments[1]), moments[2])
+    other = merge_moments(moments[2], merge_moments(moments[1], moments[0]))
+    whole = torch.cat(pieces)
+    for found in (one, other):
+        assert torch.allclose(found[1], whole.mean(0))
+        assert torch.allclose(found[2], whole.var(0, correction=0))
+
+
+def test_every_label_is_seen_once_all_have_come():
+    statistics, step = State("statistics"), Observe(n_labels=2, weight=1.0)
+    assert step.run(statistics, [rows_of([[1.0], [3.0]], [0, 0])]) == 0
+    assert step.run(statistics, [rows_of([[5.0]], [1])]) == 1
+    weights, means, variances = statistics.content
+    assert weights.tolist() == [2.0, 1.0]
+    assert means.flatten().tolist() == [2.0, 5.0]
+    assert variances.flatten().tolist() == pytest.approx([1.0 + 1e-5, 1e-5])
+
+
+def test_each_label_gets_equally_many_rows_of_which_real_ones_come_first():
+    fill = TrainFilled(Sgd(0.1), (3, 2), (0, "gas", 1))
+    z, labels = torch.tensor([[1.0], [2.0], [3.0], [4.0], [9.0]]), torch.tensor([0, 0, 0, 0, 1])
+    moments = torch.ones(2), torch.tensor([[2.0], [9.0]]), torch.zeros(2, 1)
+    found, targets = fill.filled(z, labels, moments, 3, 2)
+    assert targets.tolist() == [0, 0, 0, 1, 1, 1]
+    assert found.flatten()[:4].tolist() == [1.0, 2.0, 3.0, 9.0]
+    assert found.flatten()[4:].tolist() == pytest.approx([9.0, 9.0], abs=0.02)
+    again, _ = fill.filled(z, labels, moments, 3, 2)
+    assert torch.equal(found, again)
+
+
+def test_a_client_with_equal_shares_of_labels_gets_the_plain_gradient():
+    """A constant in front of a softmax changes nothing."""
+    part2 = task([4]).network.split(1, seed=0, device=torch.device("cpu"))[1]
+    value = rows_of(np.random.default_rng(0).normal(size=(2, 8)).tolist(), [0, 2])
+    steps = InputGradient(), PriorGradient((-1.0,) * 3), PriorGradient((0.0, -2.0, -3.0))
+    plain, equal, skewed = (step.run(part2, value) for step in steps)
+    assert torch.allclose(plain, equal)
+    assert not torch.allclose(plain, skewed)
+
+
+def test_the_server_steps_on_a_full_buffer_and_clients_wait_for_gradients_alone():
+    """A step for as many mini-batches as clients train at a time; from the second on, on as many rows of each label."""
+    found = run(options=GasOptions(assume_start=1), device=None)
+    jobs = found.rows[found.rows["node"] == b"server"]
+    n, part2 = 4, found.method.parts[1].part
+    gradients, steps = (jobs[jobs["kind"] == kind] for kind in (b"differentiate", b"train"))
+    assert len(steps) == len(gradients) // len(SAMPLES)
+    assert set(gradients["macs"]) == {2 * n * part2.macs}
+    assert steps["macs"][0] == 3 * len(SAMPLES) * n * part2.macs
+    assert set(steps["macs"][1:]) == {3 * 3 * n * part2.macs}
+    down = found.rows[places.at(found.rows["node"], "downlink") & (found.rows["kind"] == b"gradients")]
+    assert set(down["bytes"]) == {n * 8 * 8}
+
+
+def test_gradients_for_clients_leave_part_2_alone_and_rounds_end_with_as_many_updates():
+    found = run(rounds=2)
+    assert found.method.version == 2
+    figures = found.method.figures()
+    assert figures.keys() == {"staleness_mean", "staleness_max"}
+    assert figures["staleness_mean"] == pytest.approx(np.mean(found.method.staleness))
+
+
+def test_label_counts_are_sent_once():
+    rows = run(rounds=2, device=None).rows
+    counts = rows[places.at(rows["node"], "uplink") & (rows["kind"] == b"label counts")]
+    assert sorted(counts["client"]) == [0, 1, 2, 3]
+    assert set(counts["bytes"]) == {4 * 3}
+
+
+def test_the_server_holds_one_part_a_buffer_and_statistics():
+    method = run(rounds=0).method
+    assert method.server_bytes(range(4)) == method.parts[1].size_bytes + (4 * 4 + 2 * 3) * 8 * 8

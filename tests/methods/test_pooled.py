@@ -1,0 +1,188 @@
+"""Pooled server steps: CycleSL, S2FL and LocFedMix-SL against MergeSFL, SplitFedV1, golden values and loops by hand."""
+
+import numpy as np
+import pytest
+import torch
+from small_world import batch_norm_net, distance, fleet, mlp, task
+from torch import nn
+
+from sfl_sim.data.batches import ClientData
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS, Task
+from sfl_sim.methods.cyclesl import CycleOptions, CycleSL, TrainPool, pool_sizes
+from sfl_sim.methods.locfedmix import MixOptions, Pair, TrainMixed, mixtures
+from sfl_sim.methods.mergesfl import MergeSFL
+from sfl_sim.methods.pooled import dispatched
+from sfl_sim.methods.s2fl import S2FL, S2Options, balanced, imbalance
+from sfl_sim.methods.splitfed_v1 import SplitFedV1, V1Options
+from sfl_sim.models.zoo import network
+from sfl_sim.ops import SERVER, Value, on
+from sfl_sim.rng import stream
+from sfl_sim.testing import simulate
+from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.steps import InputGradient
+
+EQUAL = [6, 6, 6]
+
+
+def run(kind, options=None, rounds=2, samples=EQUAL, speed=1e6, **settings):
+    method = METHODS.get(kind, kind)(task(samples, batch_size=3, **settings), options)
+    return simulate(method, rounds, "cyclic", fleet(len(samples), macs_per_s=speed))
+
+
+def scalar_part2(weights):
+    """Logits z w2 of one number z, and smashed data of clients."""
+
+    def build(shape, n_labels):
+        return nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(16, 1)), nn.Linear(1, 2, bias=False))
+
+    part2 = task([2], build=build).network.split(1, seed=0, device=torch.device("cpu"))[1]
+    (view,) = part2.part.views(part2.weights.flat)
+    view.copy_(torch.tensor(weights, dtype=torch.float64).view(2, 1))
+    return part2, view
+
+
+def smashed(z, labels):
+    content = torch.tensor(z, dtype=torch.float64).view(-1, 1), torch.tensor(labels)
+    return Value("smashed", 8 * len(labels), len(labels), 0, content)
+
+
+class Before(CycleSL):
+    """Gradients are those of part-2 as it was before the pool's step."""
+
+    def train(self, smashed, round):
+        self.before = {}
+        for c, value in smashed.items():
+            self.before[c] = yield on(SERVER, InputGradient(), self.part2, value)
+        yield from super().train(smashed, round)
+        return self.before
+
+    def gradient(self, smashed, part):
+        yield from ()
+        return part
+
+
+def test_cyclesl_with_gradients_of_before_and_one_batch_is_mergesfl():
+    ours = run(Before, CycleOptions(server_batch=100))
+    assert distance(ours.method, run(MergeSFL).method) < 1e-12
+
+
+def test_cyclesl_with_a_server_that_stands_still_is_mergesfl_with_one():
+    """Then before and after are the same."""
+    rates = {"server": {"lr": 0.0}}
+    assert distance(run(CycleSL, **rates).method, run(MergeSFL, **rates).method) < 1e-12
+
+
+@pytest.mark.parametrize(("sizes", "weights"), [((1, 1), (0.25, 0.75)), ((2,), (0.25, 0.75))])
+def test_the_golden_pool(sizes, weights):
+    """z = 1 (label 0) and 2 (label 1), sets of 1 and 3 samples, w2 = (0, 1), learning rate 0.5."""
+    part2, w2 = scalar_part2([0.0, 1.0])
+    values = [smashed([1.0], [0]), smashed([2.0], [1])]
+    number = next(n for n in range(100) if torch.equal(order_of(n), torch.tensor([1, 0])))
+    TrainPool(Sgd(0.5), sizes, 1, weights, (0, "pool", number)).run(part2, values)
+    if sizes == (2,):
+        assert w2.flatten().tolist() == pytest.approx([0.0019801, 0.9980199], abs=1e-7)
+        return
+    assert w2.flatten().tolist() == pytest.approx([0.2684403, 0.7315597], abs=1e-7)
+    gradients = [InputGradient().run(part2, value).item() for value in values]
+    assert gradients == pytest.approx([0.2842414, -0.1313816], abs=1e-7)
+
+
+def order_of(number):
+    return torch.from_numpy(stream(0, "pool", number, 0).permutation(2))
+
+
+def test_the_servers_passes_are_counted():
+    found = run(CycleSL, CycleOptions(server_epochs=2), rounds=1, device=None)
+    jobs, part2 = found.rows[found.rows["node"] == b"server"], found.method.part2.part
+    assert jobs["macs"].sum() == (3 * 2 + 2) * sum(EQUAL) * part2.macs
+
+
+def test_a_single_row_is_no_mini_batch_of_batch_norm():
+    assert pool_sizes(7, 3, least=2) == [3, 4]
+    run(CycleSL, CycleOptions(server_batch=4), samples=[3, 3, 3], build=batch_norm_net)
+
+
+def test_s2fl_with_one_group_is_mergesfl():
+    ours = run(S2FL, S2Options(groups=1))
+    assert distance(ours.method, run(MergeSFL).method) < 1e-12
+
+
+def test_s2fl_with_a_group_for_each_client_is_splitfed_v1_averaged_every_step():
+    ours = run(S2FL, S2Options(groups=3))
+    assert distance(ours.method, run(SplitFedV1, V1Options(server_agg_every="step")).method) < 1e-12
+
+
+def test_larger_sets_have_larger_mini_batches():
+    sizes = METHODS["s2fl"](task([12, 4, 2], batch_size=3, device=None)).batch_sizes([0, 1, 2])
+    assert sizes == {0: 6, 1: 2, 2: 1}
+
+
+def test_groups_balance_labels():
+    counts = np.array([[10, 0], [8, 2], [0, 10], [2, 8]])
+    assert imbalance(counts, [[0, 1], [2, 3]]) == pytest.approx(0.5657, abs=1e-4)
+    assert imbalance(counts, balanced(counts, 2)) == 0
+    assert [len(group) for group in balanced(counts, 3)] == [2, 1, 1]
+
+
+def test_locfedmix_without_mixtures_and_decoder_is_mergesfl():
+    ours = run("locfedmix", MixOptions(partners=0, recon_weight=0.0))
+    assert distance(ours.method, run(MergeSFL).method) < 1e-12
+
+
+def test_the_golden_mixture():
+    """s = 1 (label 0) and 3 (label 1), shares 0.25, w2 = (0, 1), k = (0.5, 0.5), learning rate 0.5."""
+    part2, w2 = scalar_part2([0.0, 1.0])
+    values = {0: smashed([1.0], [0]), 1: smashed([3.0], [1])}
+    step = TrainMixed(Sgd(0.5), (0.5, 0.5), (Pair(0, 1, 0.25), Pair(1, 0, 0.25)))
+    whole = step.out(part2, list(values.values()))
+    whole.content = step.run(part2, list(values.values()))
+    assert w2.flatten().tolist() == pytest.approx([0.4688743, 0.5311257], abs=1e-7)
+    plain, _ = scalar_part2([0.0, 1.0])
+    for c, part in dispatched(whole, values).items():
+        assert part.load().item() == pytest.approx(InputGradient().run(plain, values[c]).item())
+
+
+def test_mixtures_reach_no_client():
+    """Part-1's first step is the same with and without them."""
+    one, other = (run("locfedmix", MixOptions(partners=n, recon_weight=0.0), 1, [3, 3, 3]) for n in (0, 2))
+    assert torch.equal(one.method.part1.weights.flat, other.method.part1.weights.flat)
+    assert not torch.equal(one.method.part2.weights.flat, other.method.part2.weights.flat)
+
+
+def test_a_share_of_one_trains_the_server_twice_as_much():
+    values = [smashed([1.0], [0]), smashed([3.0], [1])]
+    moved = []
+    for pairs in ((), (Pair(0, 1, 1.0), Pair(1, 0, 1.0))):
+        part2, w2 = scalar_part2([0.0, 1.0])
+        TrainMixed(Sgd(0.5), (0.5, 0.5), pairs).run(part2, values)
+        moved.append(w2 - torch.tensor([[0.0], [1.0]]))
+    assert torch.allclose(moved[1], 2 * moved[0])
+
+
+def test_partners_are_others_and_differ():
+    pairs = mixtures(4, 2, 1.0, (0, "mix", 1))
+    assert all(pair.one != pair.other and 0 <= pair.share <= 1 for pair in pairs)
+    assert len({(pair.one, pair.other) for pair in pairs}) == 8
+    assert mixtures(1, 3, 1.0, (0, "mix", 1)) == []
+
+
+def test_a_client_draws_its_samples_again_while_activations_are_on_their_way():
+    found = run("locfedmix", None, 1, device=None)
+    own = found.rows[found.rows["client"] == 0]
+    drawn, sent = (own[own["kind"] == kind][0] for kind in (b"reconstruct", b"smashed"))
+    assert drawn["started_s"] == sent["started_s"]
+    assert drawn["macs"] == 3 * 3 * found.method.decoder.part.macs
+
+
+def test_texts_are_refused():
+    data = ClientData([np.arange(4)], batch_size=2)
+    with pytest.raises(ScenarioError, match="has none"):
+        METHODS["locfedmix"](Task(network("gpt_small", (16,), 30), cuts=[2], data=data))
+
+
+@pytest.mark.parametrize("build", [mlp, batch_norm_net])
+@pytest.mark.parametrize("name", ["cyclesl", "s2fl", "locfedmix"])
+def test_decoders_and_pools_fit_every_cut(name, build):
+    for cut in (1, 2):
+        run(name, rounds=1, build=build, cut=cut)
