@@ -20,6 +20,7 @@ from sfl_sim.cli.app import (
     app,
     conclude,
     read_study,
+    say_page,
 )
 
 
@@ -101,6 +102,39 @@ def run(
     conclude(outcome, "report.html", None if quiet else results_in_terminal, plotly)
     if failure:
         raise failure
+
+
+@app.command()
+def benchmark(
+    scenario: ScenarioFile,
+    add: Annotated[
+        list[str], typer.Option(help="A further method, with default options: a name, or package.module:Method.")
+    ] = [],
+    overrides: Overrides = [],
+    out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-benchmark.")] = None,
+    jobs: Jobs = None,
+    device: Device = "auto",
+    plotly: Plotly = "embedded",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
+    allow_code: AllowCode = False,
+    debug: Debug = False,
+) -> None:
+    """Compare methods: each is tuned alike, trained with new seeds and timed on several links. It goes on if repeated.
+
+    Example: sfl-sim benchmark benchmark/small --add my_package.my_module:MyMethod --allow-code
+    """
+    study = read_study(scenario, overrides)
+    from sfl_sim.cli.progress import progress
+    from sfl_sim.engine.trial import Settings
+    from sfl_sim.report.pages.benchmark import benchmark_in_terminal, write_benchmark
+    from sfl_sim.scenario.load import training
+    from sfl_sim.studies.benchmark import run_benchmark
+
+    settings = Settings(device=device, jobs=jobs)
+    folder = run_benchmark(training(study), add, out, settings, lambda: progress(Terminal(stderr=True), quiet))
+    if not quiet:
+        Terminal().print(benchmark_in_terminal(folder))
+    say_page(write_benchmark(folder, folder / "benchmark.html"), plotly)
 
 
 @app.command()

@@ -530,6 +530,21 @@ class Report(Section):
     """Attacks on what crosses the cut, without effect on training: a section; null for none."""
 
 
+class Benchmark(Section):
+    """How `sfl-sim benchmark` compares the variants; no part of a training."""
+
+    rates: Annotated[list[Positive], Field(min_length=1)] = Field(default=[0.003, 0.01, 0.03, 0.1, 0.3])
+    """Learning rates (`train.lr`), of which each variant gets the one that was best in the pilots."""
+    pilot_seed: Seed = 900
+    """First seed of the pilots, which the comparison must not use."""
+    pilots: Count = 1
+    """Number of pilots of each rate, with the seeds pilot_seed, pilot_seed + 1, ..."""
+    target_share: PositiveShare = 0.9
+    """Share of the first variant's best score, seed by seed, that is the target of all."""
+    links: dict[str, Network] = Field(default={})
+    """Other links on which the trained runs are timed again, by a name: sections as `clients.network`."""
+
+
 class Scenario(Section):
     """A simulated experiment, or a grid of them."""
 
@@ -580,6 +595,8 @@ class Scenario(Section):
     """Extra evaluations for the report."""
     serving: Annotated[Serving | None, Concern.SHOWING] = None
     """Requests to the trained model, for `sfl-sim serve`; no part of the training."""
+    benchmark: Annotated[Benchmark | None, Concern.SHOWING] = None
+    """Comparison of the variants with equal tuning, for `sfl-sim benchmark`; no part of the training."""
 
 
 EXCLUDES = {

@@ -1,0 +1,213 @@
+"""The benchmark: methods in one world, each with the learning rate that was best in pilots, and what it cost them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.news import Notify
+from sfl_sim.engine.trial import Settings
+from sfl_sim.errors import ScenarioError
+from sfl_sim.metrics.accuracy import LAST_ROUNDS, way_to
+from sfl_sim.metrics.scores import score_of
+from sfl_sim.report.load import TABLES, Run
+from sfl_sim.report.load import load as load_run
+from sfl_sim.scenario.grid import points
+from sfl_sim.scenario.load import Study, Variant, digest, extended
+from sfl_sim.scenario.sections import Benchmark, Scenario
+from sfl_sim.store.reading import file_of
+from sfl_sim.studies.launch import TrialsFailed
+from sfl_sim.studies.reprice import Repricing
+from sfl_sim.studies.train import run_study
+from sfl_sim.studies.walk import memory_bytes
+
+RATE = "train.lr"
+RATES, RUN, TABLE = "rates", "run", "benchmark.csv"
+"""Names in the benchmark's folder: pilots, the comparison, and its table."""
+OWN_LINKS = "own"
+"""The links of the scenario, as the table names them."""
+HALF = 0.5
+"""Share of what the first variant spends with a seed that is the budget of all variants."""
+SPENT = ("rounds", "simulated_s", "bytes_up", "bytes_down", "joule", "performance_gap", "backward_transfer",
+         "perplexity", "server_model_bytes")  # fmt: skip
+"""Columns that the table takes from summary.json."""
+TRAITS = ("is_split", "sends_labels", "gets_gradients", "keeps_graphs", "uploads_model")
+"""Traits of methods in the table."""
+Progress = Callable[[], AbstractContextManager[Notify]]
+
+
+def run_benchmark(study: Study, more: Sequence[str], out: Path | None, settings: Settings, progress: Progress) -> Path:
+    """Compare the variants of `study`, and `more` methods, in a folder (default: `reports/<name>-benchmark`).
+
+    Every variant is trained at all rates with the pilots' seeds; then with the best of them, at which its median score
+    was highest, with the scenario's own seeds. What is finished there is kept, so that the same command goes on after
+    an interruption, and a further method costs its own runs alone. Gives the folder.
+
+    Raises ScenarioError for bad input, or if a variant diverges at all rates.
+    """
+    study = with_methods(study, more)
+    folder = out or Path("reports", f"{study.name}-benchmark")
+    settings = replace(settings, reuse=True)
+    tried = pilots(study)
+    final = at_rates(study, best_rates(study, tried, _run(tried, folder, RATES, settings, progress)))
+    run = _run(final, folder, RUN, settings, progress)
+    tables = [table_of(study, final, run, OWN_LINKS)]
+    for name, network in benchmark_of(study).links.items():
+        overrides = [f"clients.network={json.dumps(network.model_dump())}"]
+        with progress() as notify:
+            place = Repricing(run, overrides).run(folder / f"{run.name}-{name}", notify).folder
+        tables.append(table_of(study, final, place, name))
+    pd.concat(tables, ignore_index=True).to_csv(folder / TABLE, index=False, float_format="%.6g")
+    return folder
+
+
+def with_methods(study: Study, more: Sequence[str]) -> Study:
+    """Return the study with further methods, with default options, in its grid. Raises ScenarioError."""
+    if not more:
+        return study
+    own = study.base.grid
+    parts = [own or {"method": study.base.method.model_dump()}] if isinstance(own, dict) else own
+    return extended(study, {"grid": [*parts, *({"method": {"name": name}} for name in more)]})
+
+
+def benchmark_of(study: Study) -> Benchmark:
+    """Return how the study's variants are compared: as its scenario says, or by defaults."""
+    return study.base.benchmark or Benchmark()
+
+
+def pilots(study: Study) -> Study:
+    """Return the study of all variants at all rates, with the pilots' seeds.
+
+    Raises ScenarioError if the grid sets rates itself, or if the comparison has a pilot's seed.
+    """
+    own, benchmark = study.base.grid, benchmark_of(study)
+    if any(RATE in point for point in points(own)):
+        raise study.located(ScenarioError("is chosen by the benchmark, for every variant", key=f"grid.{RATE}"))
+    seeds = {variant.scenario.seed for variant in study.variants}
+    if not seeds.isdisjoint(range(benchmark.pilot_seed, benchmark.pilot_seed + benchmark.pilots)):
+        problem = "must not be among the seeds of the comparison, on which nothing may be tuned"
+        raise study.located(ScenarioError(problem, key="benchmark.pilot_seed", found=benchmark.pilot_seed))
+    grid = [{**part, RATE: benchmark.rates} for part in ([own] if isinstance(own, dict) else own or [{}])]
+    return extended(study, {"name": f"{study.name}-{RATES}", "seed": benchmark.pilot_seed,
+                            "repeats": benchmark.pilots, "grid": grid, "report.leakage": None})  # fmt: skip
+
+
+def best_rates(study: Study, tried: Study, folder: Path) -> list[float]:
+    """Return for each point of the study's grid the rate with the best median score among the pilots in `folder`.
+
+    Of equally good rates it is the smallest. Raises ScenarioError if a variant has diverged at all of them.
+    """
+    run, best = load_run(folder), []
+    middle = run.summary.groupby("variant")[score_of(run.rounds)].median().dropna().to_dict()
+    of_points = study.variants[:: study.base.repeats]
+    of_rates = batched(tried.variants[:: tried.base.repeats], len(benchmark_of(study).rates))
+    for variant, own in zip(of_points, of_rates, strict=True):  # rates vary fastest
+        found = [(-middle[each.name], each.scenario.train.lr) for each in own if each.name in middle]
+        if not found:
+            raise ScenarioError("diverged at all rates", key="benchmark.rates", found=variant.name)
+        best.append(min(found)[1])
+    return best
+
+
+def batched(items: Sequence[Variant], n: int) -> Iterator[Sequence[Variant]]:
+    """Cut a sequence into pieces of `n`."""
+    return (items[start : start + n] for start in range(0, len(items), n))
+
+
+def at_rates(study: Study, rates: Sequence[float]) -> Study:
+    """Return the study whose variants have these learning rates."""
+    grid = [
+        {**{key: [choice.value] for key, choice in point.items()}, RATE: rate}
+        for point, rate in zip(points(study.base.grid), rates, strict=True)
+    ]
+    return extended(study, {"grid": grid})
+
+
+def _run(study: Study, folder: Path, name: str, settings: Settings, progress: Progress) -> Path:
+    """Run a study in a folder of its own; trials that diverge are left out. Gives the folder.
+
+    Another study there, such as one with fewer methods, keeps its folder, from which finished trials are taken.
+    """
+    place = folder / f"{name}-{digest(study)[:8]}"
+    settings = replace(settings, resume=place.exists())
+    with progress() as notify, suppress(TrialsFailed):
+        if run_study(study, place, settings, notify).status == "interrupted":
+            raise KeyboardInterrupt
+    return place
+
+
+def table_of(study: Study, final: Study, folder: Path, links: str) -> pd.DataFrame:
+    """Tabulate what each variant with each seed has learned and spent in the run in `folder`.
+
+    Seeds that have diverged have no row.
+    """
+    run, n_seeds = load_run(folder), study.base.repeats
+    about = [_about(variant.scenario) for variant in final.variants[::n_seeds]]
+    summary = {(row["variant"], row["seed"]): row for row in run.summary.to_dict("records")}
+    rounds = dict(list(run.rounds.groupby(["variant", "seed"])))
+    leaks = _leaks(run)
+    rows: list[dict[str, Any]] = []
+    for number, (named, variant) in enumerate(zip(study.variants, final.variants, strict=True)):
+        seed = variant.scenario.seed
+        own, reference = (variant.name, seed), (final.variants[0].name, seed)
+        if own not in summary:
+            continue
+        budgets, target = rounds.get(reference), None
+        if budgets is not None:
+            target = benchmark_of(study).target_share * float(budgets[score_of(budgets)].max())
+        rows.append(
+            {"variant": named.name, "seed": seed, "links": links, "holds": variant.name not in run.doubtful,
+             "lr": variant.scenario.train.lr, **{key: summary[own][key] for key in SPENT},
+             **_scores(rounds[own], target, budgets), "ssim": leaks.get(own, math.nan),
+             **about[number // n_seeds]}
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _scores(rounds: pd.DataFrame, target: float | None, reference: pd.DataFrame | None) -> dict[str, float | None]:
+    """Tell what was reached: in the end, on the way to the target, and within half of what the reference spends."""
+    joule = rounds["client_joule"] * rounds["participants"]
+    moved = rounds["bytes_up"] + rounds["bytes_down"]
+    score = rounds[score_of(rounds)]
+    reached = way_to(target, rounds)
+    found: dict[str, float | None] = {
+        "score": float(score.tail(LAST_ROUNDS).median()),
+        "target": target,
+        "rounds_to_target": reached["rounds_to_accuracy"],
+        "seconds_to_target": reached["time_to_accuracy_s"],
+        "bytes_to_target": reached["bytes_to_accuracy"],
+        "joule_to_target": None,
+    }
+    if found["rounds_to_target"] is not None:
+        found["joule_to_target"] = float(joule[rounds["round"] <= found["rounds_to_target"]].sum())
+    if reference is not None:
+        half_s = HALF * reference["ended_s"].iloc[-1]
+        half_bytes = HALF * (reference["bytes_up"] + reference["bytes_down"]).sum()
+        found["score_in_half_time"] = float(score[rounds["ended_s"] <= half_s].max())
+        found["score_in_half_bytes"] = float(score[moved.cumsum() <= half_bytes].max())
+    return found
+
+
+def _leaks(run: Run) -> dict[tuple[str, int], float]:
+    """Give the similarity (SSIM) of what a server reconstructs from activations, by variant and seed, if measured."""
+    if file_of(run.folder, TABLES["leakage"]) is None:
+        return {}
+    rows = run.rows("leakage").query("client == -1 and cut > 0 and attack == 'inversion' and metric == 'ssim'")
+    return {(row["variant"], row["seed"]): row["value"] for row in rows.to_dict("records")}
+
+
+def _about(scenario: Scenario) -> dict[str, Any]:
+    """Tell what a method does, and the bytes that its largest client needs to train."""
+    method = Experiment(scenario, device=None).method
+    network = method.task.network
+    cuts = set(method.task.cuts) or {len(network)}
+    needed = max(memory_bytes(scenario, network, cut) for cut in cuts)
+    return {"client_memory_bytes": needed, **{trait: bool(getattr(method, trait)) for trait in TRAITS}}
