@@ -1,6 +1,7 @@
 """HERON-SFL: CSE-FSL whose clients train by forward passes alone (zeroth order).
 
-"HERON-SFL: Hybrid Zeroth- and First-Order Optimization for Split Federated Learning", 2026 (docs/methods/heron.md).
+Kou, Chen, Yang and Shen, "Lean Clients, Full Accuracy: Hybrid Zeroth- and First-Order Split Federated Learning", 2026
+(docs/methods/heron.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """HO-SFL: the server trains by gradients, clients by forward passes; they exchange numbers instead of models.
 
-"HO-SFL: Hybrid-Order Split Federated Learning with Backprop-Free Clients and Dimension-Free Aggregation", 2026
-(docs/methods/ho_sfl.md).
+Chen et al., "HO-SFL: Hybrid-Order Split Federated Learning with Backprop-Free Clients and Dimension-Free Aggregation",
+2026 (docs/methods/ho_sfl.md).
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class HoSfl(InStep, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
+        if self.wire.nopeek:
+            raise ScenarioError("is a gradient of part-1, which clients do not compute", key="privacy.nopeek")
         if task.client_lr:
             raise ScenarioError("must be the same for all clients, whose part-1s stay equal", key="train.lr")
         self.depends_on_time = self.part2.part.n_buffers > 0  # statistics follow the order of jobs

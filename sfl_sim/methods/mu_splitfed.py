@@ -1,6 +1,6 @@
 """MU-SplitFed: zeroth order on both sides; the server takes several steps while a client's messages are on their way.
 
-"MU-SplitFed: Towards Straggler-Resilient Split Federated Learning with Unbalanced Updates", 2025
+Liang et al., "Towards Straggler-Resilient Split Federated Learning: An Unbalanced Update Approach", NeurIPS 2025
 (docs/methods/mu_splitfed.md).
 """
 

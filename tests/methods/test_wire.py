@@ -35,7 +35,8 @@ SPLIT = {
 """Of each split method the first example that takes a codec."""
 ALONE = [
     case for case in SPLIT.values()
-    if case.kind.neutral and not case.kind.has_exits and case.kind.sends_labels and case.kind is not SplitFedV1
+    if case.kind.neutral and not case.kind.has_exits and case.kind.sends_labels and case.kind.sends_gradients
+    and case.kind is not SplitFedV1
 ]  # fmt: skip
 """Those by which one client alone learns what it does by SplitFedV1: with the same two messages for a mini-batch."""
 DRAWING = [
