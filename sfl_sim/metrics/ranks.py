@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata, t
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata, t  # type: ignore[import-untyped]
 
 
 def ranks(figures: pd.DataFrame, more_is_better: bool) -> pd.DataFrame:
@@ -22,10 +23,17 @@ def ranks(figures: pd.DataFrame, more_is_better: bool) -> pd.DataFrame:
     """
     whole = figures.dropna()
     of_seeds = rankdata((-whole if more_is_better else whole).to_numpy(), axis=1) if len(whole) else np.empty((0, 0))
-    n, most = len(whole), whole.shape[1]
-    if not n:
+    if whole.empty:
         return pd.DataFrame(math.nan, index=figures.columns, columns=["rank", "low", "high"])
-    mean = of_seeds.mean(axis=0)
-    half = t.ppf(0.975, n - 1) * of_seeds.std(axis=0, ddof=1) / math.sqrt(n) if n > 1 else np.full(most, math.nan)
-    low, high = np.clip([mean - half, mean + half], 1, most)
-    return pd.DataFrame({"rank": mean, "low": low, "high": high}, index=whole.columns)
+    low, high = np.clip(interval(of_seeds), 1, whole.shape[1])
+    return pd.DataFrame({"rank": of_seeds.mean(axis=0), "low": low, "high": high}, index=whole.columns)
+
+
+def interval(of_seeds: ArrayLike) -> NDArray[np.float64]:
+    """Return the ends (2, ...) of the 95 % t-interval of the mean over seeds (S, ...); NaN for fewer than two."""
+    values = np.asarray(of_seeds, dtype=float)
+    n = len(values)
+    if n < 2:
+        return np.full((2, *values.shape[1:]), math.nan)
+    half = t.ppf(0.975, n - 1) * values.std(axis=0, ddof=1) / math.sqrt(n)
+    return np.stack([values.mean(axis=0) - half, values.mean(axis=0) + half])

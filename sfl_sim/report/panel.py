@@ -33,11 +33,20 @@ if TYPE_CHECKING:
 
 
 class Cell(NamedTuple):
-    """Text of a cell, a smaller text below it, and how good it is: NaN if it is no candidate for the best."""
+    """Text of a cell, a smaller text below it, and how good it is: NaN if it is no candidate for the best.
+
+    `number` is what it says, by which a page can sort rows: NaN for words.
+    """
 
     text: str
     below: str = ""
     merit: float = math.nan
+    number: float = math.nan
+
+    @property
+    def order(self) -> str:
+        """The number as JavaScript reads it; empty for words."""
+        return "" if math.isnan(self.number) else str(self.number).replace("inf", "Infinity")
 
     @property
     def unranked(self) -> Cell:
@@ -153,7 +162,7 @@ class Column:
         """The median over `seeds`, the rows of one variant; a dash if it is unknown."""
         middle = float(seeds[self.key].median())
         merit = math.nan if self.more_is_better is None else middle if self.more_is_better else -middle
-        return Cell(self.read(middle), self.spread(seeds[self.key]), merit)
+        return Cell(self.read(middle), self.spread(seeds[self.key]), merit, middle)
 
     def read(self, number: float) -> str:
         """A number of this column; a dash for what is unknown."""

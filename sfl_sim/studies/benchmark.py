@@ -59,12 +59,12 @@ def run_benchmark(study: Study, more: Sequence[str], out: Path | None, settings:
     tried = pilots(study)
     final = at_rates(study, best_rates(study, tried, _run(tried, folder, RATES, settings, progress)))
     run = _run(final, folder, RUN, settings, progress)
-    tables = [table_of(study, final, run, OWN_LINKS)]
+    tables = [table_of(study, final, run, run, OWN_LINKS)]
     for name, network in benchmark_of(study).links.items():
         overrides = [f"clients.network={json.dumps(network.model_dump())}"]
         with progress() as notify:
             place = Repricing(run, overrides).run(folder / f"{run.name}-{name}", notify).folder
-        tables.append(table_of(study, final, place, name))
+        tables.append(table_of(study, final, run, place, name))
     pd.concat(tables, ignore_index=True).to_csv(folder / TABLE, index=False, float_format="%.6g")
     return folder
 
@@ -108,9 +108,10 @@ def best_rates(study: Study, tried: Study, folder: Path) -> list[float]:
     run, best = load_run(folder), []
     middle = run.summary.groupby("variant")[score_of(run.rounds)].median().dropna().to_dict()
     of_points = study.variants[:: study.base.repeats]
-    of_rates = batched(tried.variants[:: tried.base.repeats], len(benchmark_of(study).rates))
+    rates = benchmark_of(study).rates
+    of_rates = batched(tried.variants[:: tried.base.repeats], len(rates))
     for variant, own in zip(of_points, of_rates, strict=True):  # rates vary fastest
-        found = [(-middle[each.name], each.scenario.train.lr) for each in own if each.name in middle]
+        found = [(-middle[each.name], rate) for each, rate in zip(own, rates, strict=True) if each.name in middle]
         if not found:
             raise ScenarioError("diverged at all rates", key="benchmark.rates", found=variant.name)
         best.append(min(found)[1])
@@ -144,15 +145,19 @@ def _run(study: Study, folder: Path, name: str, settings: Settings, progress: Pr
     return place
 
 
-def table_of(study: Study, final: Study, folder: Path, links: str) -> pd.DataFrame:
-    """Tabulate what each variant with each seed has learned and spent in the run in `folder`.
+def table_of(study: Study, final: Study, trained: Path, folder: Path, links: str) -> pd.DataFrame:
+    """Tabulate what each variant with each seed has learned, and what it has spent in the run in `folder`.
 
-    Seeds that have diverged have no row.
+    Seeds that have diverged have no row. Scores are those of the run in `trained`, also where the other one is the same
+    training on links on which it might have learned otherwise; such variants do not `hold`.
     """
     run, n_seeds = load_run(folder), study.base.repeats
+    scores = load_run(trained).rounds.set_index(["variant", "seed", "round"])
     about = [_about(variant.scenario) for variant in final.variants[::n_seeds]]
     summary = {(row["variant"], row["seed"]): row for row in run.summary.to_dict("records")}
-    rounds = dict(list(run.rounds.groupby(["variant", "seed"])))
+    known = run.rounds.set_index(["variant", "seed", "round"])
+    known[score_of(scores)] = scores[score_of(scores)]
+    rounds = dict(list(known.reset_index().groupby(["variant", "seed"])))
     leaks = _leaks(run)
     rows: list[dict[str, Any]] = []
     for number, (named, variant) in enumerate(zip(study.variants, final.variants, strict=True)):
@@ -164,8 +169,8 @@ def table_of(study: Study, final: Study, folder: Path, links: str) -> pd.DataFra
         if budgets is not None:
             target = benchmark_of(study).target_share * float(budgets[score_of(budgets)].max())
         rows.append(
-            {"variant": named.name, "seed": seed, "links": links, "holds": variant.name not in run.doubtful,
-             "lr": variant.scenario.train.lr, **{key: summary[own][key] for key in SPENT},
+            {"track": study.name, "variant": named.name, "seed": seed,
+             "links": links, "holds": variant.name not in run.doubtful, "lr": variant.scenario.train.lr, **{key: summary[own][key] for key in SPENT},
              **_scores(rounds[own], target, budgets), "ssim": leaks.get(own, math.nan),
              **about[number // n_seeds]}
         )  # fmt: skip

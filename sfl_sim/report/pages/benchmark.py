@@ -1,6 +1,332 @@
-def benchmark_in_terminal(folder):
-    return "x"
+"""The page of a benchmark: what each method reaches at which price, who beats whom by more than chance, and why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from markupsafe import Markup, escape
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.metrics.pareto import non_dominated
+from sfl_sim.metrics.ranks import interval, ranks
+from sfl_sim.report import figures, style
+from sfl_sim.report.display import any_of, data_size, data_unit, duration, percent, plural, points, prefixed, time_unit
+from sfl_sim.report.html_page import write_page
+from sfl_sim.report.panel import Cell, Column, Drawing, Panel, Table, by_variant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import plotly.graph_objects as go
+    from rich.table import Table as TerminalTable
+
+OWN, TABLE = "own", "benchmark.csv"
+"""The links of the scenario, and the table of a benchmark's folder."""
+WHAT = (
+    ({"is_split": False}, "trains the whole model on the phone"),
+    ({"is_split": True, "gets_gradients": False}, "needs no gradient from the server"),
+    ({"keeps_graphs": False}, "runs no backward pass on the phone"),
+    ({"is_split": True, "uploads_model": False}, "sends no model back"),
+    ({"is_split": True, "sends_labels": False}, "keeps labels on the phone"),
+)
+"""What a method with these traits spares its users, or asks of them."""
 
 
-def write_benchmark(folder, out):
-    return out
+@dataclass(frozen=True)
+class Compared:
+    """The table of a benchmark.
+
+    Attributes:
+        folder: where it is.
+        rows: a row for each variant, seed and links.
+    """
+
+    folder: Path
+    rows: pd.DataFrame
+
+    @cached_property
+    def own(self) -> pd.DataFrame:
+        """The rows of the scenario's own links."""
+        return self.rows[self.rows["links"] == OWN]
+
+    @cached_property
+    def variants(self) -> list[str]:
+        """The variants that have not diverged with every seed, in the scenario's order."""
+        return list(dict.fromkeys(self.own["variant"]))
+
+    @property
+    def reference(self) -> str:
+        """The first variant, whose spending is the budget of the others."""
+        return self.variants[0]
+
+    @cached_property
+    def n_seeds(self) -> int:
+        """The number of seeds."""
+        return int(self.own["seed"].nunique())
+
+    def of(self, variant: str, rows: pd.DataFrame | None = None) -> pd.DataFrame:
+        """The rows of a variant."""
+        rows = self.own if rows is None else rows
+        return rows[rows["variant"] == variant]
+
+    def by_seed(self, column: str, late: bool = False) -> pd.DataFrame:
+        """A row for each seed, a column for each variant; a target that was missed is infinitely late."""
+        wide = self.own.pivot(index="seed", columns="variant", values=column)[self.variants]
+        has_run = self.own.pivot(index="seed", columns="variant", values="score")[self.variants].notna()
+        return wide.mask(has_run & wide.isna(), math.inf) if late else wide
+
+    def medians(self, column: str) -> pd.Series:
+        """The median over seeds of each variant; that of a target is infinite if most seeds miss it."""
+        return self.by_seed(column, late=column.endswith("_to_target")).median()
+
+
+def load_compared(folder: Path) -> Compared:
+    """Read the table of a benchmark. Raises ScenarioError if there is none, or nothing in it."""
+    try:
+        rows = pd.read_csv(folder / TABLE)
+    except (OSError, ValueError) as error:
+        raise ScenarioError("is not the folder of a benchmark", key="folder", found=str(folder)) from error
+    if rows.empty:
+        raise ScenarioError("has nothing to report", key="folder", found=str(folder))
+    return Compared(folder, rows)
+
+
+def write_benchmark(folder: Path, out: Path) -> Path:
+    """Write the page on the benchmark in `folder` to the file `out`, and return its path. Raises ScenarioError."""
+    found = load_compared(folder)
+    return write_page(
+        out, "benchmark", title=str(found.rows["track"].iloc[0]), kind="benchmark",
+        headlines=headlines(found), panels=panels(found),
+        about=f"{plural(len(found.variants), 'variant')}, {plural(found.n_seeds, 'seed')}, each with the learning rate "
+        "that was best in pilots with other seeds",
+    )  # fmt: skip
+
+
+def benchmark_in_terminal(folder: Path) -> TerminalTable:
+    """Tabulate what each variant of the benchmark in `folder` has reached and spent."""
+    found = load_compared(folder)
+    wanted = {"score", "seconds_to_target", "bytes_to_target", "client_memory_bytes"}
+    return table(found, [column for column in columns(found) if column.key in wanted]).in_terminal()
+
+
+AIMS = (
+    ("score", True, "most accurate"),
+    ("seconds_to_target", False, "first at the target"),
+    ("bytes_to_target", False, "there with the fewest bytes"),
+)
+
+
+def headlines(found: Compared) -> list[Markup]:
+    """Say who is best in what, and whom chance does not tell apart from it."""
+    sentences = []
+    for column, more, words in AIMS:
+        ranked = ranked_by(found, column, more)
+        if ranked["rank"].isna().all():
+            continue
+        first = str(ranked["rank"].idxmin())
+        if not math.isfinite(found.medians(column)[first]):
+            continue
+        alike = [name for name in ranked.index if name != first and ranked["low"][name] <= ranked["high"][first]]
+        place = f"mean rank {ranked['rank'][first]:.1f} of {len(ranked)}"
+        told = Markup("<b>{}</b> is {} ({})").format(first, words, place)
+        if alike and found.n_seeds > 1:
+            names = any_of([escape(name) for name in alike[:8]])
+            more_of_them = f" and {len(alike) - 8} more" if len(alike) > 8 else ""
+            told += Markup("; seeds do not tell it apart from {}{}").format(names, more_of_them)
+        sentences.append(told + ".")
+    missed = [name for name, value in found.medians("seconds_to_target").items() if not math.isfinite(value)]
+    if missed:
+        target = percent(float(found.own["target"].median()))
+        sentences.append(
+            Markup("The target, {} in the median, is missed with most seeds by {}.").format(
+                target, any_of(list(map(escape, missed)))
+            )
+        )
+    return sentences
+
+
+def ranked_by(found: Compared, column: str, more: bool) -> pd.DataFrame:
+    """The mean rank of each variant, with its interval."""
+    return ranks(found.by_seed(column, late=not more), more)
+
+
+class ToTarget(Column):
+    """Column of what a variant spends until the target; infinite for a seed that misses it."""
+
+    def cell(self, seeds: pd.DataFrame) -> Cell:
+        """The median over seeds, and how many reach the target if not all do."""
+        reached, late = int(seeds[self.key].notna().sum()), seeds[self.key].fillna(math.inf)
+        middle = float(late.median())
+        if reached == len(seeds):
+            return super().cell(seeds)
+        text = self.text(middle) if math.isfinite(middle) else "missed"
+        return Cell(
+            text, f"{reached} of {plural(len(seeds), 'seed')}", -middle if math.isfinite(middle) else math.nan, middle
+        )
+
+
+class Rank(Column):
+    """Column of mean ranks, with their intervals."""
+
+    def cell(self, seeds: pd.DataFrame) -> Cell:
+        """The mean rank; below it the 95 % interval over seeds."""
+        rank, low, high = (float(seeds[f"{self.key}{end}"].iloc[0]) for end in ("", "_low", "_high"))
+        below = f"{low:.1f} to {high:.1f}" if math.isfinite(low) else ""
+        return Cell(self.read(rank), below, -rank, rank)
+
+
+def columns(found: Compared) -> list[Column]:
+    """List the columns of the table that say something."""
+    every = [
+        Column("Accuracy", "score", percent, more_is_better=True),
+        Rank("Rank", "rank_score", "{:.1f}".format),
+        ToTarget("Time to target", "seconds_to_target", duration),
+        Rank("Rank", "rank_seconds_to_target", "{:.1f}".format),
+        ToTarget("Bytes to target", "bytes_to_target", data_size),
+        Rank("Rank", "rank_bytes_to_target", "{:.1f}".format),
+        ToTarget("Energy to target", "joule_to_target", partial(prefixed, unit="J")),
+        ToTarget("Rounds to target", "rounds_to_target", "{:.0f}".format),
+        Column("Client memory", "client_memory_bytes", data_size),
+        Column("In half the time", "score_in_half_time", percent, more_is_better=True),
+        Column("With half the bytes", "score_in_half_bytes", percent, more_is_better=True),
+        Column("Perplexity", "perplexity", "{:.2f}".format),
+        Column("PG (points)", "performance_gap", points),
+        Column("BW (points)", "backward_transfer", points),
+        Column("Leakage (SSIM)", "ssim", "{:.2f}".format),
+        Column("All rounds", "simulated_s", duration),
+        Column("Sent up", "bytes_up", data_size),
+        Column("Sent down", "bytes_down", data_size),
+        Column("Server memory", "server_model_bytes", data_size),
+        Column("Learning rate", "lr", "{:g}".format, None),
+    ]
+    known = with_ranks(found)
+    return [column for column in every if known[column.key].notna().any()]
+
+
+def with_ranks(found: Compared) -> pd.DataFrame:
+    """The rows of the scenario's own links, with the mean ranks of their variants."""
+    rows = found.own
+    for column, more, _ in AIMS:
+        ranked = ranked_by(found, column, more).rename(
+            columns={"rank": f"rank_{column}", "low": f"rank_{column}_low", "high": f"rank_{column}_high"}
+        )
+        rows = rows.merge(ranked, how="left", left_on="variant", right_index=True)
+    return rows
+
+
+def table(found: Compared, shown: Sequence[Column]) -> Table:
+    """Tabulate what each variant has reached and spent."""
+    rows = with_ranks(found)
+    listed = [
+        (Cell(name, plural(len(own), "seed")), own) for name in found.variants if len(own := found.of(name, rows))
+    ]
+    note = (
+        "Medians over seeds, ± standard deviation; ranks are means over seeds with a 95 % interval; the best of each "
+        "column is shaded. A title sorts. Half the time and half the bytes are those that "
+        f"{found.reference} spends in all its rounds."
+    )
+    return by_variant(shown, listed, note=note)
+
+
+def panels(found: Compared) -> list[Panel]:
+    """List the sections of the page."""
+    target = percent(float(found.own["target"].median()))
+    about = f"The target is a share of the best accuracy of {found.reference}, seed by seed: {target} in the median."
+    front = "Each point is a variant. Named ones are on the Pareto front: no other is better in both."
+    made = [
+        Panel("All methods", about, tables=[table(found, columns(found))]),
+        Panel("What it costs", front, fronts(found), columns=2),
+    ]
+    others = [links for links in found.rows["links"].unique() if links != OWN]
+    if others:
+        made.append(Panel("On other links", LINKS, tables=[on_links(found, others)]))
+    caption = f"Against {found.reference}, seed by seed; accuracy with a 95 % interval where there are several seeds."
+    return [*made, Panel("In a sentence", caption, tables=[in_sentences(found)])]
+
+
+LINKS = (
+    "The same training, timed again. ~: what is learned depends on times or order, so that there it might learn "
+    "otherwise; –: nothing is known."
+)
+
+
+def fronts(found: Compared) -> list[Drawing]:
+    """List the figures of accuracy against what it costs."""
+    time_s, moved = found.medians("simulated_s"), found.medians("bytes_up") + found.medians("bytes_down")
+    memory = found.medians("client_memory_bytes")
+    unit, unit_s = time_unit(time_s.max())
+    size, size_bytes = data_unit(moved.max())
+    held, held_bytes = data_unit(memory.max())
+    costs = {
+        "Accuracy and time of all rounds": (time_s / unit_s, f"simulated time ({unit})"),
+        "Accuracy and bytes": (moved / size_bytes, f"up and down ({size})"),
+        "Accuracy and memory of a client": (memory / held_bytes, f"client memory ({held})"),
+    }
+    return [(heading, partial(against, found.medians("score"), *cost)) for heading, cost in costs.items()]
+
+
+def against(scores: pd.Series, cost: pd.Series, title: str) -> go.Figure:
+    """Accuracy against a cost, on a logarithmic axis; the front is named."""
+    figure, best = figures.canvas(380), non_dominated(-scores.to_numpy(), cost.to_numpy())
+    for is_best, colour in ((False, style.MUTED), (True, style.VARIANT_COLOURS[0])):
+        own = scores[best == is_best]
+        figure.add_scatter(
+            x=cost[own.index].to_numpy(), y=100 * own.to_numpy(), text=[str(escape(name)) for name in own.index],
+            mode="markers+text" if is_best else "markers", textposition="top center", showlegend=False,
+            textfont={"size": 11, "color": style.INK}, marker={"color": colour, "size": 9 if is_best else 7},
+            hovertemplate="%{text}<br>%{y:.1f} %, %{x:.3~g}<extra></extra>",
+        )  # fmt: skip
+    figure.update_xaxes(title=title, type="log")
+    return figure.update_yaxes(title="accuracy (%)")
+
+
+def on_links(found: Compared, others: Sequence[str]) -> Table:
+    """Tabulate the time to the target on the scenario's links and on others."""
+    column = ToTarget("", "seconds_to_target", duration)
+    cells = []
+    for name in found.variants:
+        row = [Cell(name)]
+        for links in (OWN, *others):
+            own = found.of(name, found.rows[found.rows["links"] == links])
+            if own.empty:
+                row.append(Cell("–"))
+            else:
+                cell = column.cell(own)
+                row.append(cell if own["holds"].all() else cell._replace(text=f"~ {cell.text}"))
+        cells.append(row)
+    return Table(["Variant", "The scenario's links", *others], cells)
+
+
+def in_sentences(found: Compared) -> Table:
+    """Tell of each method what its users need to know."""
+    rows = [[Cell(name), Cell(sentence(found, name))] for name in found.variants]
+    return Table(["Variant", "What it is like"], rows, words=["What it is like"])
+
+
+def sentence(found: Compared, name: str) -> str:
+    """What a method spares, and its figures against those of the reference."""
+    own, first = found.of(name), found.of(found.reference)
+    traits = [words for needed, words in WHAT if all(own[key].iloc[0] == value for key, value in needed.items())]
+    if name == found.reference:
+        return "The reference." + (f" It {' and '.join(traits)}." if traits else "")
+    facts = [f"{own['client_memory_bytes'].median() / first['client_memory_bytes'].median():.2g} × the client memory"]
+    late, missed = found.medians("seconds_to_target"), int(own["seconds_to_target"].isna().sum())
+    if math.isfinite(late[name]) and math.isfinite(late[found.reference]):
+        moved = found.medians("bytes_to_target")
+        facts += [
+            f"{late[name] / late[found.reference]:.2g} × the time and "
+            f"{moved[name] / moved[found.reference]:.2g} × the bytes to the target"
+        ]
+    if missed:
+        facts.append(f"the target missed with {missed} of {plural(len(own), 'seed')}")
+    apart = (own.set_index("seed")["score"] - first.set_index("seed")["score"]).dropna()
+    low, high = interval(apart)
+    spread = f" [{points(low)}, {points(high)}]" if math.isfinite(low) else ""
+    facts.append(f"accuracy {'+' if apart.mean() >= 0 else ''}{points(apart.mean())} points{spread}")
+    told = (f"{', '.join(traits)}: " if traits else "") + ", ".join(facts) + "."
+    return told[0].upper() + told[1:]
