@@ -175,6 +175,7 @@ def described() -> dict[str, dict[str, dict[str, Any]]]:
     from sfl_sim.methods import METHODS
     from sfl_sim.models.hugging_face import HuggingFace
     from sfl_sim.models.zoo import MODELS
+    from sfl_sim.scenario.method_names import NAMES
     from sfl_sim.scenario.presets import PRESETS
     from sfl_sim.sim.orders import OF_RUNS, ORDERS
     from sfl_sim.training.codecs import CODECS
@@ -189,6 +190,10 @@ def described() -> dict[str, dict[str, dict[str, Any]]]:
         "methods": {
             name: {"about": _method_lines(kind), "options": _options_schema(kind.Options)}
             for name, kind in METHODS.items()
+        }
+        | {
+            name: {"about": f"{named.about}\n{named.paper}", "options": _options_schema(METHODS[named.host].Options)}
+            for name, named in NAMES.items()
         },
         **{kind: {name: {"about": _first_line(thing)} for name, thing in of.items()} for kind, of in plain.items()},
         "codecs": {

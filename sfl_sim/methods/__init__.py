@@ -1,7 +1,7 @@
 """Rounds of every method as flows of operations, without a clock: one paper, one file."""
 
 from sfl_sim.methods.base import Method, MethodOptions, Task
-from sfl_sim.methods.cse_fsl import CseFsl, LocalLoss
+from sfl_sim.methods.cse_fsl import CseFsl
 from sfl_sim.methods.cyclesl import CycleSL
 from sfl_sim.methods.fedasync import FedAsync
 from sfl_sim.methods.fedavg import FedAvg
@@ -40,7 +40,6 @@ METHODS: dict[str, type[Method]] = {
     "splitfed_v3": SplitFedV3,
     "splitfrozen": SplitFrozen,
     "u_shaped": UShaped,
-    "local_loss": LocalLoss,
     "cse_fsl": CseFsl,
     "fsl_sage": FslSage,
     "heron": Heron,

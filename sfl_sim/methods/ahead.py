@@ -1,22 +1,28 @@
 """Clients that run ahead: a client, its uplink and the server's jobs for it are flows side by side.
 
 Nobody waits for anybody unless a flow of a method says so: activations go up while the client computes on, and the
-model leaves behind them.
+model leaves behind them. Most such clients learn from a loss of their own, that of an auxiliary head behind the cut,
+and the server trains part-2 on what they send.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
 
 from sfl_sim.data.batches import Batch
-from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods.base import MethodOptions, Task, once_a_round
 from sfl_sim.methods.mailbox import Mailbox, closing
-from sfl_sim.methods.split import SharedServer, SplitMethod
+from sfl_sim.methods.split import Copies, SplitStep, TwoParts
+from sfl_sim.models.auxiliary import Aux, auxiliary_network
+from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Bundle, Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Lost, expect, on, par, send
-from sfl_sim.training.steps import Renew
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Lost, Step, expect, on, par, send
+from sfl_sim.training.exit_steps import ExitForward, LocalBackward
+from sfl_sim.training.steps import Renew, TrainAlone
 
 
 class Boxes(NamedTuple):
@@ -27,19 +33,74 @@ class Boxes(NamedTuple):
     replies: Mailbox
 
 
-class Ahead(SharedServer, SplitMethod):
-    """A round of three flows for each client, between which messages wait in mailboxes."""
+class HeadOptions(MethodOptions):
+    """Options of methods whose clients have an auxiliary head."""
+
+    aux: Aux = "exit"
+    """Auxiliary head: that of an early exit, one `linear` layer, all layers behind the cut (`twin`), or an integer m:
+    the first m of them and the last one."""
+
+
+class UploadOptions(HeadOptions):
+    """Options of methods whose clients send some of their activations."""
+
+    upload_every: Annotated[int, Field(ge=1)] = 1
+    """Number of mini-batches of which one goes up (h)."""
+    upload: Literal["first", "last"] = "last"
+    """Which one of them; a rest of fewer than h sends its first one, but no last one."""
+    server: Literal["shared", "copies"] = "shared"
+    """Part-2: one that all clients train in turn, or a copy for each, averaged every round."""
+
+
+class Ahead(SplitStep, TwoParts, Copies):
+    """A round of three flows for each client, between which messages wait in mailboxes.
+
+    By default clients learn by the loss of a head, which the method makes with `new_head`.
+    """
+
+    sends_gradients = False
+    follows_order = True
+    forward: Step = ExitForward(1.0)
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        self.client_model = self.part1
+        self.client_model: Replica | Bundle = self.part1
         shared = self.serves_in_order(self.options)
         self.shares_server_model = self.depends_on_time = self.follows_order = shared
         self.forgets_lost = not shared
+        if isinstance(self.options, UploadOptions) and self.options.upload == "last":
+            h, fewest = self.options.upload_every, min(map(self.data.n_batches, range(len(self.data))))
+            if h > fewest:
+                problem = (
+                    "a client has fewer mini-batches a round, so that it never sends any; or set method.upload: first"
+                )
+                raise ScenarioError(problem, key="method.upload_every", found=h, allowed=f"1 to {fewest}")
+
+    @classmethod
+    def serves_in_order(cls, options: MethodOptions) -> bool:
+        """Say whether clients take turns at part-2."""
+        return options.server == "shared" if isinstance(options, UploadOptions) else cls.follows_order
+
+    @classmethod
+    def at_client(cls, network: Network, cut: int, options: MethodOptions) -> tuple[Network, int]:
+        """Give the layers up to the cut with the head, if any; beside adapters a head without any is left out."""
+        if not isinstance(options, HeadOptions):
+            return network, cut
+        client = auxiliary_network(network, cut, options.aux)
+        return (client, cut + 1) if bool(client.lora) == bool(network.lora) else (network, cut)
+
+    def new_head(self) -> Replica:
+        """Make the head that the options ask for."""
+        assert isinstance(self.options, HeadOptions)
+        cut, task = self.task.cut, self.task
+        return auxiliary_network(task.network, cut, self.options.aux).split(cut, seed=task.seed, device=task.device)[1]
 
     def is_sent(self, step: int) -> bool:
-        """Say whether the activations of a round's mini-batch go up: by default those of all."""
-        return True
+        """Say whether the activations of a round's mini-batch go up: those of one in h, or of all."""
+        if not isinstance(self.options, UploadOptions):
+            return True
+        h = self.options.upload_every
+        return step % h == (0 if self.options.upload == "first" else h - 1)
 
     def n_jobs(self, n_batches: int, round: int) -> int:
         """Count the jobs at part-2 of a client with so many mini-batches: one for every upload."""
@@ -79,9 +140,17 @@ class Ahead(SharedServer, SplitMethod):
         self.copies[c] = model = yield from self.wire.deliver(model, c, round)
         return model
 
-    @abstractmethod
     def learn(self, c: int, model: Replica | Bundle, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:
-        """Train the client's model, and put what is to go up into the `outbox`."""
+        """Train the client's model by the loss of its head."""
+        for batch in batches:
+            smashed = yield on(c, self.forward, model, batch)
+            if self.is_sent(batch.step):
+                yield from boxes.outbox.put(smashed)
+            yield on(c, self.local_step(c, batch, round), model, batch)
+
+    def local_step(self, c: int, batch: Batch, round: int) -> Step:
+        """The client's step on a mini-batch that has passed forward."""
+        return self.backward(round, c)
 
     def upload(self, c: int, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:
         """Send activations, one message after the other, while the client goes on."""
@@ -91,9 +160,22 @@ class Ahead(SharedServer, SplitMethod):
                 smashed = yield from self.wire.upload(smashed, self.part1.part, batch, c, round)
                 yield from boxes.inbox.put(smashed)
 
-    @abstractmethod
     def serve(self, c: int, part2: Replica, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:
-        """Run the server's jobs on what comes to the `inbox`."""
+        """Train part-2 on what arrives."""
+        for batch in batches:
+            if self.is_sent(batch.step):
+                smashed = yield from boxes.inbox.take()
+                yield on(SERVER, self.server_step(round), part2, smashed)
+
+    @once_a_round
+    def server_step(self, round: int) -> Step:
+        """The server's step on the smashed data."""
+        return TrainAlone(self.optimiser(round, SERVER))
+
+    @once_a_round
+    def backward(self, round: int, c: int) -> Step:
+        """The client's step from the gradient of its own loss."""
+        return LocalBackward(self.optimiser(round, c))
 
     def current(self) -> list[Replica]:
         """The average of current part-1s, and part-2, if there is one."""

@@ -1,6 +1,6 @@
 """CycleSL: the server trains on a shuffled pool of all activations first; clients get gradients of what it has become.
 
-"CycleSL: Server-Client Cyclical Update Driven Scalable Split Learning", 2025 (docs/methods/cyclesl.md).
+Wang et al., "CycleSL: Server-Client Cyclical Update Driven Scalable Split Learning", 2025 (docs/methods/cyclesl.md).
 """
 
 from __future__ import annotations
@@ -9,17 +9,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
 
+from sfl_sim.data.transforms import to_device
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.pooled import Pooled, rows_of
 from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Replica
-from sfl_sim.ops import SERVER, Flow, Step, Value, Work, on
+from sfl_sim.ops import SERVER, Flow, State, Step, Value, Work, on
 from sfl_sim.rng import stream
 from sfl_sim.training.optimisers import Optimiser
 from sfl_sim.training.steps import InputGradient
+
+Ints = NDArray[np.int64]
 
 
 class CycleOptions(MethodOptions):
@@ -37,6 +43,7 @@ class CycleSL(Pooled, survives=True):
     Options = CycleOptions
     options: CycleOptions
     neutral = None
+    shares_server_model = False  # gradients of several clients are computed side by side
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
@@ -57,7 +64,7 @@ class CycleSL(Pooled, survives=True):
 
     def gradient(self, smashed: Value, part: Value | None) -> Flow:
         """Give the gradient of the client's own mean loss with part-2 as the step has left it."""
-        return (yield on(SERVER, InputGradient(), self.part2, smashed))
+        return (yield on(SERVER, ReadGradient(), State("gradient"), self.part2, smashed))
 
 
 def pool_sizes(rows: int, batch: int, least: int = 1) -> list[int]:
@@ -99,16 +106,37 @@ class TrainPool(Step):
     def run(self, part2: Replica, smashed: Sequence[Value]) -> None:
         """Take the steps, each with the gradient of the weighted mean loss of its rows."""
         z, labels = rows_of(smashed)
-        owner = torch.repeat_interleave(torch.arange(len(smashed)), torch.tensor([value.samples for value in smashed]))
+        owner = np.repeat(np.arange(len(smashed)), [value.samples for value in smashed])
         for epoch in range(self.epochs):
-            order = torch.from_numpy(stream(*self.draws, epoch).permutation(len(owner)))
-            for rows in torch.split(order, list(self.sizes)):
-                self._step(part2, z[rows.to(z.device)], labels[rows.to(z.device)], owner[rows])
+            order = stream(*self.draws, epoch).permutation(len(owner))
+            for rows in np.split(order, np.cumsum(self.sizes)[:-1]):
+                rows = rows[np.argsort(owner[rows], kind="stable")]  # a client's rows together
+                index = to_device(torch.from_numpy(rows), z.device)
+                self._step(part2, z[index], labels[index], *np.unique(owner[rows], return_counts=True))
 
-    def _step(self, part2: Replica, z: torch.Tensor, labels: torch.Tensor, owner: torch.Tensor) -> None:
-        out = part2.weights(z, training=True)
-        theirs = [(self.weights[c], (owner == c).nonzero().flatten().to(z.device)) for c in set(owner.tolist())]
-        total = sum(weight * len(rows) for weight, rows in theirs)
-        losses = [part2.part.loss(out[rows], labels[rows]) * (weight * len(rows) / total) for weight, rows in theirs]
+    def _step(self, part2: Replica, z: Tensor, labels: Tensor, owners: Ints, counts: Ints) -> None:
+        """Step on rows of the clients `owners`, of which each has so many, one after another."""
+        total = sum(self.weights[c] * n for c, n in zip(owners, counts, strict=True))
+        out = torch.split(part2.weights(z, training=True), counts.tolist())
+        theirs = zip(owners, out, torch.split(labels, counts.tolist()), strict=True)
+        losses = [part2.part.loss(found, y) * (self.weights[c] * len(y) / total) for c, found, y in theirs]
         differentiate(torch.stack(losses).sum())
         self.optimiser.step(part2.weights)
+
+
+class ReadGradient(Step):
+    """`InputGradient` as a job that does not keep others from reading the part."""
+
+    name = "differentiate"
+
+    def work(self, _: State, part: Replica, data: Value) -> Work:
+        """Count as `InputGradient` does."""
+        return InputGradient().work(part, data)
+
+    def out(self, _: State, part: Replica, data: Value) -> Value:
+        """Make what `InputGradient` makes."""
+        return InputGradient().out(part, data)
+
+    def run(self, _: State, part: Replica, data: Value) -> Tensor | None:
+        """Give the gradient (n, ...)."""
+        return InputGradient().run(part, data)

@@ -14,9 +14,8 @@ import torch
 from pydantic import Field
 
 from sfl_sim.data.batches import Batch
-from sfl_sim.methods.ahead import Boxes
+from sfl_sim.methods.ahead import Ahead, Boxes, HeadOptions
 from sfl_sim.methods.base import MethodOptions, Task, once_a_round
-from sfl_sim.methods.decoupled import Decoupled, HeadOptions
 from sfl_sim.models.auxiliary import Aux
 from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Bundle, Replica
@@ -43,7 +42,7 @@ class SageOptions(HeadOptions):
     """Number of samples of each client whose latest activations the server keeps."""
 
 
-class FslSage(Decoupled, survives=True):
+class FslSage(Ahead, survives=True):
     """Clients learn from the gradients that heads estimate; the server fits the heads to its own gradients."""
 
     Options = SageOptions
@@ -54,7 +53,7 @@ class FslSage(Decoupled, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        self.client_model = self.part1
+        self.head = self.new_head()
         self.shares_server_model = False  # heads are aligned side by side
         self.heads: dict[int, Replica] = {}
         """a_c at the server, with the state of its optimiser, once it has been aligned."""
@@ -63,11 +62,6 @@ class FslSage(Decoupled, survives=True):
         self.stores: dict[int, State] = {}
         self.n_stored: dict[int, int] = {}
         """Activations and labels of each client at the server, and how many samples they are."""
-
-    @classmethod
-    def serves_in_order(cls, options: MethodOptions) -> bool:
-        """True: clients take turns at part-2."""
-        return True
 
     def is_sent(self, step: int) -> bool:
         """Say whether the mini-batch is the first of its q."""

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.methods.asynchronous import Asynchronous, Update
@@ -116,9 +118,9 @@ class Gas(Asynchronous, survives=True):
     @cached_property
     def prior(self) -> list[tuple[float, ...]]:
         """The logarithms of each client's label shares."""
-        counts = torch.from_numpy(self.task.label_counts).double()
-        shares = counts / counts.sum(dim=1, keepdim=True)
-        return [tuple(row) for row in (shares + NEVER).log().tolist()]
+        counts = self.task.label_counts
+        shares = counts / counts.sum(axis=1, keepdims=True)
+        return [tuple(row) for row in np.log(shares + NEVER).tolist()]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         """Size of part-2, of a full buffer, and of the statistics."""
@@ -154,33 +156,34 @@ class Observe(Step):
     weight: float
     name = "observe"
 
-    def run(self, statistics: State, smashed: Sequence[Value]) -> float:
+    def run(self, statistics: State, smashed: Sequence[Value]) -> Tensor:
         """Merge with what is there: weights (L,), means and variances (L, A)."""
         z, labels = rows_of(smashed)
-        z = z.flatten(1)
-        if statistics.content is None:
-            nothing = z.new_zeros(self.n_labels, z.shape[1])
-            statistics.content = (z.new_zeros(self.n_labels), nothing, nothing.clone())
-        weights, means, variances = (tensor.clone() for tensor in statistics.content)
-        for label in set(labels.tolist()):
-            rows = z[labels == label]
-            new = self.weight * len(rows), rows.mean(dim=0), rows.var(dim=0, correction=0)
-            found = merge_moments((weights[label], means[label], variances[label]), new)
-            weights[label], means[label], variances[label] = found[0], found[1], found[2] + LEAST_VARIANCE
-        statistics.content = weights, means, variances
-        return float((weights > 0).all())
+        found = moments(z.flatten(1), one_hot(labels, self.n_labels).to(z.dtype), self.weight)
+        statistics.content = found if statistics.content is None else merged_moments(statistics.content, found)
+        seen: Tensor = (statistics.content[0] > 0).all().to(z.dtype)
+        return seen
 
 
-Moments = tuple[Tensor | float, Tensor, Tensor]
-"""Weight, mean (A,) and variance (A,)."""
+Moments = tuple[Tensor, Tensor, Tensor]
+"""Of each label: weights (L,), means (L, A) and variances (L, A); 0 for a label that has not been seen."""
 
 
-def merge_moments(one: Moments, other: Moments) -> Moments:
-    """Return the moments of two weighted sets of rows together."""
+def moments(z: Tensor, is_label: Tensor, weight: float) -> Moments:
+    """Return the moments of rows z (n, A), each with a `weight`, by label: `is_label` is (n, L), 1 or 0."""
+    counts = is_label.sum(dim=0)
+    of_label = is_label / counts.clamp(min=1)
+    means = of_label.T @ z
+    variances = of_label.T @ (z - is_label @ means).square()
+    return weight * counts, means, variances + LEAST_VARIANCE * (counts > 0).unsqueeze(1)
+
+
+def merged_moments(one: Moments, other: Moments) -> Moments:
+    """Return the moments of both together, by label."""
     total = one[0] + other[0]
-    share = one[0] / total
+    share = (one[0] / total.clamp(min=1e-30)).unsqueeze(1)
     mean = share * one[1] + (1 - share) * other[1]
-    spread = [moments[2] + (mean - moments[1]).square() for moments in (one, other)]
+    spread = [each[2] + (mean - each[1]).square() for each in (one, other)]
     return total, mean, share * spread[0] + (1 - share) * spread[1]
 
 
@@ -214,16 +217,14 @@ class TrainFilled(Step):
         whole.content = z, labels
         Train(self.optimiser).run(part2, whole)
 
-    def filled(
-        self, z: Tensor, labels: Tensor, moments: tuple[Tensor, Tensor, Tensor], rows: int, n_labels: int
-    ) -> tuple[Tensor, Tensor]:
-        """Give as many rows of each label."""
+    def filled(self, z: Tensor, labels: Tensor, moments: Moments, rows: int, n_labels: int) -> tuple[Tensor, Tensor]:
+        """Give as many rows of each label, first those that are there."""
         generator = torch.Generator().manual_seed(torch_seed(*self.draws))
         _, means, variances = moments
-        pieces = []
-        for label in range(n_labels):
-            real = z[labels == label][:rows]
-            noise = torch.randn(rows - len(real), means.shape[1], generator=generator, dtype=z.dtype).to(z.device)
-            drawn = means[label] + noise * (variances[label] + LEAST_VARIANCE).sqrt()
-            pieces += [real, drawn.view(-1, *z.shape[1:])]
-        return torch.cat(pieces), torch.arange(n_labels, device=labels.device).repeat_interleave(rows)
+        noise = torch.randn(n_labels, rows, means.shape[1], generator=generator, dtype=z.dtype).to(z.device)
+        drawn = means.unsqueeze(1) + noise * (variances + LEAST_VARIANCE).sqrt().unsqueeze(1)
+        is_label = one_hot(labels, n_labels)
+        place = (is_label.cumsum(dim=0) * is_label).sum(dim=1) - 1  # of a row among those of its label
+        place = torch.where(place < rows, labels * rows + place, n_labels * rows)
+        filled = torch.cat([drawn.flatten(0, 1), drawn[0, :1]]).index_copy(0, place, z.flatten(1))[:-1]
+        return filled.view(-1, *z.shape[1:]), torch.arange(n_labels, device=labels.device).repeat_interleave(rows)

@@ -1,6 +1,6 @@
 """HERON-SFL: CSE-FSL whose clients train by forward passes alone (zeroth order).
 
-Kou, Chen, Yang and Shen, "Lean Clients, Full Accuracy: Hybrid Zeroth- and First-Order Split Federated Learning", 2026
+Kou et al., "Lean Clients, Full Accuracy: Hybrid Zeroth- and First-Order Split Federated Learning", 2026
 (docs/methods/heron.md).
 """
 
@@ -12,13 +12,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sfl_sim.data.batches import Batch
+from sfl_sim.methods.ahead import Ahead, UploadOptions
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.cse_fsl import CseFsl, CseOptions
+from sfl_sim.models.replica import Bundle
 from sfl_sim.ops import Step
 from sfl_sim.training.zeroth import Directions, Dist, LossForward, ShiftedStep
 
 
-class HeronOptions(CseOptions):
+class HeronOptions(UploadOptions):
     """Options of HERON-SFL: those of CSE-FSL, and of the clients' steps."""
 
     directions: Annotated[int, Field(ge=1)] = 1
@@ -31,7 +32,7 @@ class HeronOptions(CseOptions):
     """A slope is taken from one shift and the loss without it, or from shifts to both sides."""
 
 
-class Heron(CseFsl, survives=True):
+class Heron(Ahead, survives=True):
     """Clients learn from their head's loss at shifted weights, without a backward pass."""
 
     Options = HeronOptions
@@ -43,6 +44,8 @@ class Heron(CseFsl, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
+        self.head = self.new_head()
+        self.client_model = Bundle([self.part1, self.head])
         n = self.part1.part.n_parameters + self.head.part.n_parameters
         mu = self.options.mu / math.sqrt(n)  # directions are sqrt(n) long
         self.directions = Directions(self.options.dist, self.options.directions, mu, task.seed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -17,11 +17,13 @@ from torch import Tensor
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.pooled import InStep
+from sfl_sim.methods.pooled import in_step
+from sfl_sim.methods.split import SplitMethod
+from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, State, Step, Value, on, par, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, State, Step, Value, Work, on, par, send
 from sfl_sim.training.optimisers import Optimiser
-from sfl_sim.training.steps import ForwardOnly, Renew, Train
+from sfl_sim.training.steps import ForwardOnly, InputGradient, Renew
 from sfl_sim.training.zeroth import SCALAR_BYTES, Directions, Dist, SeededStep, Slopes
 
 
@@ -46,7 +48,7 @@ class Done(NamedTuple):
     slopes: State
 
 
-class HoSfl(InStep, survives=True):
+class HoSfl(SplitMethod, survives=True):
     """All clients hold the same part-1, which they change by the same numbers."""
 
     Options = HoOptions
@@ -61,7 +63,7 @@ class HoSfl(InStep, survives=True):
             raise ScenarioError("is a gradient of part-1, which clients do not compute", key="privacy.nopeek")
         if task.client_lr:
             raise ScenarioError("must be the same for all clients, whose part-1s stay equal", key="train.lr")
-        self.depends_on_time = self.part2.part.n_buffers > 0  # statistics follow the order of jobs
+        self.batch_size = task.data.common("batch_size", task.method)
         self.initial = self.part1.snapshot()
         """What every client holds before the first step."""
         self.own: dict[int, Replica] = {}
@@ -77,7 +79,7 @@ class HoSfl(InStep, survives=True):
         yield on(SERVER, Renew(), self.part2)
         yield on(AGGREGATOR, Renew(), self.part1)
         there = set((yield par({c: self.begin(c) for c in clients})))
-        for number, step in enumerate(self.todo(round, self.batch_sizes(clients))):
+        for number, step in enumerate(in_step(self.data, round, dict.fromkeys(clients, self.batch_size))):
             batches = {c: batch for c, batch in zip(clients, step, strict=True) if batch is not None and c in there}
             there -= batches.keys() - (yield from self.step(batches, round, number))
 
@@ -123,7 +125,7 @@ class HoSfl(InStep, survives=True):
         smashed = yield on(c, ForwardOnly(), own, batch)
         sent = yield from self.wire.upload(smashed, own.part, batch, c, round)
         kept = State("gradient")
-        gradient = yield on(SERVER, Differentiate(self.optimiser(round, SERVER)), self.part2, sent, kept)
+        gradient = yield on(SERVER, Differentiate(), kept, self.part2, sent)
         self.arrived[c] = kept
         gradient = yield from self.wire.download(gradient, sent, own, c, round)
         slopes = yield on(c, Slopes(directions), own, batch, smashed, gradient)
@@ -171,32 +173,47 @@ class One(Value):
         return slopes
 
 
-@dataclass(frozen=True)
-class Differentiate(Train):
-    """`Train` without a step: part-2's gradient is kept beside it."""
+class Differentiate(Step):
+    """Part-2's gradients on smashed data; that of the weights is kept, and part-2 stays as it is for other jobs."""
 
     name = "differentiate"
 
-    def run(self, part: Any, data: Value, *more: Any) -> Tensor | None:
-        """Give the mean loss's gradient at the input (n, ...); that of the weights goes into the last of `more`."""
-        gradient, (kept,) = self.differentiate(part, data), more
-        kept.content = part.weights.grad.clone()
-        part.weights.grad.zero_()
+    def work(self, kept: State, part2: Replica, smashed: Value) -> Work:
+        """Forward and backward pass."""
+        return part2.part.work(smashed.samples, passes=3)
+
+    def out(self, kept: State, part2: Replica, smashed: Value) -> Value:
+        """The gradient at the cut."""
+        return InputGradient().out(part2, smashed)
+
+    def run(self, kept: State, part2: Replica, smashed: Value) -> Tensor | None:
+        """Give the mean loss's gradient at the input (n, ...); keep that of the weights, and the running statistics."""
+        weights = part2.weights
+        before, (x, labels) = weights.buffers.clone(), smashed.load()
+        x = x.detach().requires_grad_(not part2.part.first)
+        differentiate(part2.part.loss(weights(x, training=True), labels))
+        kept.content = weights.grad.clone(), weights.buffers.clone()
+        weights.grad.zero_()
+        weights.buffers.copy_(before)
+        gradient: Tensor | None = x.grad
         return gradient
 
 
 @dataclass(frozen=True)
 class StepByMean(Step):
-    """The optimiser's step by the mean of gradients that clients have brought."""
+    """The optimiser's step by the mean of gradients that clients have brought; running statistics are averaged, too."""
 
     optimiser: Optimiser
     name = "step"
 
     def run(self, part2: Replica, gradients: Sequence[State]) -> None:
         """Step."""
+        weights, n = part2.weights, len(gradients)
+        weights.keep_statistics()
         for gradient in gradients:
-            part2.weights.grad.add_(gradient.content / len(gradients))
-        self.optimiser.step(part2.weights)
+            weights.grad.add_(gradient.content[0] / n)
+        weights.buffers.copy_(sum(gradient.content[1] / n for gradient in gradients))
+        self.optimiser.step(weights)
 
 
 class Mean(Step):

@@ -184,9 +184,8 @@ class TrainMixed(Step):
         self.optimiser.step(part2.weights)
         if z.grad is None:
             return None
-        scales = torch.tensor([n / sum(sizes) / k for n, k in zip(sizes, self.shares, strict=True)], dtype=z.dtype)
-        scale = scales.repeat_interleave(torch.tensor(sizes)).to(z.device)
-        return z.grad * scale.view(-1, *[1] * (z.ndim - 1))
+        parts = zip(torch.split(z.grad, sizes), self.shares, strict=True)
+        return torch.cat([part * (len(part) / len(z) / share) for part, share in parts])
 
 
 class Reconstruct(Step):

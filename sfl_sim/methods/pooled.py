@@ -13,44 +13,28 @@ from itertools import islice, zip_longest
 import torch
 from torch import Tensor
 
-from sfl_sim.data.batches import Batch
+from sfl_sim.data.batches import Batch, ClientData
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.split import SplitMethod, part1_of
+from sfl_sim.methods.split import SplitStep, TwoParts, part1_of
 from sfl_sim.models.replica import Bundle, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, on, par
 from sfl_sim.training.optimisers import Optimiser
 from sfl_sim.training.steps import Renew, Train
 
 
-class InStep(SplitMethod):
-    """A method whose clients take each step together, and all wait for the server."""
-
-    shares_server_model = True
-
-    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
-        super().__init__(task, options)
-        self.batch_size = task.data.common("batch_size", task.method)
-
-    def batch_sizes(self, clients: Sequence[int]) -> dict[int, int]:
-        """The samples of each client's mini-batches: by default all equal."""
-        return dict.fromkeys(clients, self.batch_size)
-
-    def todo(self, round: int, sizes: Mapping[int, int]) -> Iterator[tuple[Batch | None, ...]]:
-        """The clients' mini-batches step by step; None for a client that has no more."""
-        steps = max(self.data.n_batches(c, size) for c, size in sizes.items())
-        return islice(zip_longest(*(self.data.batches(c, round, size) for c, size in sizes.items())), steps)
-
-
-class Pooled(InStep):
+class Pooled(SplitStep, TwoParts):
     """Steps in which the server trains on what all clients have sent; part-1 is averaged every round.
 
     Attributes:
         client_model: what a client downloads, trains and uploads: part-1, or a bundle that begins with it.
     """
 
+    shares_server_model = True
+
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.client_model: Replica | Bundle = self.part1
+        self.batch_size = task.data.common("batch_size", task.method)
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """Steps that each take a mini-batch of every client that has one; then w1 <- sum_c k_c w1_c."""
@@ -64,6 +48,14 @@ class Pooled(InStep):
                 del models[lost]
         copies = yield par({c: self.wire.deliver(model, c, round) for c, model in models.items()})
         yield from self.merge(copies, sizes)
+
+    def batch_sizes(self, clients: Sequence[int]) -> dict[int, int]:
+        """The samples of each client's mini-batches: by default all equal."""
+        return dict.fromkeys(clients, self.batch_size)
+
+    def todo(self, round: int, sizes: Mapping[int, int]) -> Iterator[tuple[Batch | None, ...]]:
+        """The clients' mini-batches step by step; None for a client that has no more."""
+        return in_step(self.data, round, sizes)
 
     def step(
         self,
@@ -111,6 +103,12 @@ class Pooled(InStep):
     def merge(self, copies: Mapping[int, Replica | Bundle], sizes: Mapping[int, int]) -> Flow:
         """Average what clients have trained."""
         yield from self.average(AGGREGATOR, self.client_model, list(copies.values()), list(copies))
+
+
+def in_step(data: ClientData, round: int, sizes: Mapping[int, int]) -> Iterator[tuple[Batch | None, ...]]:
+    """Yield the clients' mini-batches of these sizes step by step; None for a client that has no more."""
+    steps = max(data.n_batches(c, size) for c, size in sizes.items())
+    return islice(zip_longest(*(data.batches(c, round, size) for c, size in sizes.items())), steps)
 
 
 @dataclass(frozen=True)

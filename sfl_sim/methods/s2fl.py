@@ -1,6 +1,7 @@
 """S2FL: clients in groups whose labels are balanced; each group's activations train a copy of part-2 as one mini-batch.
 
-"Have Your Cake and Eat It Too: Toward Efficient and Accurate Split Federated Learning", 2023 (docs/methods/s2fl.md).
+Yan et al., "Have Your Cake and Eat It Too: Toward Efficient and Accurate Split Federated Learning", 2023
+(docs/methods/s2fl.md).
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class SplitStep(Method):
         return Backward(self.optimiser(round, c))
 
 
-class SplitMethod(SplitStep):
+class TwoParts(Method):
     """A method whose model is cut at one place for all clients: into `part1` and `part2`."""
 
     only_averages = True
@@ -67,8 +67,12 @@ class SplitMethod(SplitStep):
         return self.part2.size_bytes
 
 
-class SharedServer(SplitStep):
-    """A method whose clients each train a copy of one model, averaged every round, and share one state at the server.
+class SplitMethod(SplitStep, TwoParts):
+    """A method that trains two parts, one mini-batch after another."""
+
+
+class Copies(Method):
+    """A method whose clients each train a copy of one model, averaged every round.
 
     Attributes:
         client_model: what every client downloads, trains and uploads: part-1, or a bundle that begins with it. To be
@@ -76,9 +80,6 @@ class SharedServer(SplitStep):
         copies: the current one of each client that is not lost; the global one until the client has begun the round.
     """
 
-    shares_server_model = True
-    follows_order = True
-    depends_on_time = True
     client_model: Replica | Bundle
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
@@ -86,9 +87,23 @@ class SharedServer(SplitStep):
         self.copies: dict[int, Replica | Bundle] = {}
 
     def begin(self, clients: Sequence[int]) -> dict[int, int]:
-        """Begin a round; gives the number of jobs that each of the `clients` will bring to the shared state."""
+        """Begin a round; gives the number of mini-batches of each of the `clients`."""
         self.copies = dict.fromkeys(clients, self.client_model)
         return {c: self.data.n_batches(c) for c in clients}
+
+    def part1_now(self) -> Replica:
+        """Give the average of the clients' current part-1s; the initial one if all are lost."""
+        if not self.copies:
+            return part1_of(self.client_model)
+        return Replica.averaged([part1_of(copy) for copy in self.copies.values()], self.task.shares(list(self.copies)))
+
+
+class SharedServer(SplitStep, Copies):
+    """A method whose clients share one state at the server, to which they bring a job for every mini-batch."""
+
+    shares_server_model = True
+    follows_order = True
+    depends_on_time = True
 
     def client(self, c: int, part2: Replica | Joined, round: int) -> Flow:
         """Download the client model, train it with `part2`, upload it. If the client is lost, `part2` stays changed."""
@@ -100,12 +115,6 @@ class SharedServer(SplitStep):
             del self.copies[c]
             raise
         return model
-
-    def part1_now(self) -> Replica:
-        """Give the average of the clients' current part-1s; the initial one if all are lost."""
-        if not self.copies:
-            return part1_of(self.client_model)
-        return Replica.averaged([part1_of(copy) for copy in self.copies.values()], self.task.shares(list(self.copies)))
 
 
 def part1_of(model: Replica | Bundle) -> Replica:

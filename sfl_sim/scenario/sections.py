@@ -41,6 +41,7 @@ from sfl_sim.scenario.fields import (
     Unless,
 )
 from sfl_sim.scenario.given import spelled
+from sfl_sim.scenario.method_names import with_named_method
 from sfl_sim.scenario.optional_sections import (
     Availability,
     Coding,
@@ -559,7 +560,7 @@ class Scenario(Section):
     @model_validator(mode="before")
     @classmethod
     def _spell_out_objects(cls, values: object) -> object:
-        return spelled(values)
+        return with_named_method(spelled(values))
 
     name: Annotated[str | None, Concern.SHOWING] = None
     """Name of the experiment; null means the file's name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,9 @@ def best_rates(study: Study, tried: Study, folder: Path) -> list[float]:
     for variant, own in zip(of_points, of_rates, strict=True):  # rates vary fastest
         found = [(-middle[each.name], rate) for each, rate in zip(own, rates, strict=True) if each.name in middle]
         if not found:
-            raise ScenarioError("diverged at all rates", key="benchmark.rates", found=variant.name)
+            raise ScenarioError(
+                "needs a smaller one: a variant diverged at all", key="benchmark.rates", found=variant.name
+            )
         best.append(min(found)[1])
     return best
 
@@ -139,9 +141,15 @@ def _run(study: Study, folder: Path, name: str, settings: Settings, progress: Pr
     """
     place = folder / f"{name}-{digest(study)[:8]}"
     settings = replace(settings, resume=place.exists())
-    with progress() as notify, suppress(TrialsFailed):
-        if run_study(study, place, settings, notify).status == "interrupted":
-            raise KeyboardInterrupt
+    try:
+        with progress() as notify:
+            status = run_study(study, place, settings, notify).status
+    except TrialsFailed as error:
+        if error.outcome is None:
+            raise
+        status = error.outcome.status
+    if status == "interrupted":
+        raise KeyboardInterrupt
     return place
 
 
@@ -155,9 +163,9 @@ def table_of(study: Study, final: Study, trained: Path, folder: Path, links: str
     scores = load_run(trained).rounds.set_index(["variant", "seed", "round"])
     about = [_about(variant.scenario) for variant in final.variants[::n_seeds]]
     summary = {(row["variant"], row["seed"]): row for row in run.summary.to_dict("records")}
-    known = run.rounds.set_index(["variant", "seed", "round"])
-    known[score_of(scores)] = scores[score_of(scores)]
-    rounds = dict(list(known.reset_index().groupby(["variant", "seed"])))
+    score, known = score_of(scores), run.rounds.set_index(["variant", "seed", "round"])
+    rounds = known.assign(**{score: scores[score]}).reset_index()
+    of_each = dict(list(rounds.groupby(["variant", "seed"])))
     leaks = _leaks(run)
     rows: list[dict[str, Any]] = []
     for number, (named, variant) in enumerate(zip(study.variants, final.variants, strict=True)):
@@ -165,13 +173,14 @@ def table_of(study: Study, final: Study, trained: Path, folder: Path, links: str
         own, reference = (variant.name, seed), (final.variants[0].name, seed)
         if own not in summary:
             continue
-        budgets, target = rounds.get(reference), None
+        budgets, target = of_each.get(reference), None
         if budgets is not None:
-            target = benchmark_of(study).target_share * float(budgets[score_of(budgets)].max())
+            target = benchmark_of(study).target_share * float(budgets[score].max())
         rows.append(
             {"track": study.name, "variant": named.name, "seed": seed,
-             "links": links, "holds": variant.name not in run.doubtful, "lr": variant.scenario.train.lr, **{key: summary[own][key] for key in SPENT},
-             **_scores(rounds[own], target, budgets), "ssim": leaks.get(own, math.nan),
+             "links": links, "holds": variant.name not in run.doubtful, "lr": variant.scenario.train.lr,
+             **{key: summary[own][key] for key in SPENT},
+             **_scores(of_each[own], target, budgets), "ssim": leaks.get(own, math.nan),
              **about[number // n_seeds]}
         )  # fmt: skip
     return pd.DataFrame(rows)

@@ -16,6 +16,7 @@ import sfl_sim as package
 from sfl_sim.engine.catalogue import catalogue
 from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import load
+from sfl_sim.scenario.method_names import NAMES
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store.files import damaged, seal
 
@@ -119,7 +120,9 @@ def test_list_names_every_method_s_paper_its_year_and_its_options(capsys):
     for name, about in catalogue()["methods"].items():
         _, paper, *options = about.split("\n")
         assert re.fullmatch(r"\w+ (et al\.|and \w+).* (19|20)\d\d", paper)
-        assert [option.partition(" ")[0] for option in options] == list(METHODS[name].Options.model_fields)
+        assert [option.partition(" ")[0] for option in options] == list(
+            METHODS[NAMES[name].host if name in NAMES else name].Options.model_fields
+        )
         assert f"{name} {' '.join(about.split())}" in printed
 
 

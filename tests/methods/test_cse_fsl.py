@@ -7,7 +7,7 @@ from small_world import fleet, mlp, task
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.methods.cse_fsl import CseOptions, LocalLossOptions
+from sfl_sim.methods.ahead import UploadOptions
 from sfl_sim.models.auxiliary import auxiliary_network
 from sfl_sim.models.zoo import network
 from sfl_sim.store import places
@@ -25,7 +25,7 @@ def run(name, options=None, rounds=2, world=None, samples=SAMPLES, **settings):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_with_a_twin_of_part_2_as_head_local_loss_is_splitfed_v1_to_the_bit(momentum):
     """Head and copy see the same activations and begin with the same numbers, so that their gradients are one."""
-    ours = run("local_loss", LocalLossOptions(aux="twin"), momentum=momentum)
+    ours = run("cse_fsl", UploadOptions(aux="twin", server="copies"), momentum=momentum)
     assert bits(ours.method) == bits(run("splitfed_v1", momentum=momentum).method)
 
 
@@ -43,7 +43,7 @@ def test_the_golden_step():
         first, last = torch.nn.Linear(16, 1, bias=False), torch.nn.Linear(1, n_labels, bias=False)
         return torch.nn.Sequential(torch.nn.Sequential(torch.nn.Flatten(), first), last)
 
-    method = METHODS["cse_fsl"](task([2], batch_size=2, build=scalar, lr=0.5), CseOptions(aux="twin"))
+    method = METHODS["cse_fsl"](task([2], batch_size=2, build=scalar, lr=0.5), UploadOptions(aux="twin"))
     method.data.images.x = torch.zeros(2, 1, 4, 4, dtype=torch.float64)
     method.data.images.x[:, 0, 0, 0] = torch.tensor([1.0, 2.0])
     method.data.images.y = torch.tensor([0, 1])
@@ -66,7 +66,7 @@ def test_the_golden_step():
 @pytest.mark.parametrize(("upload", "steps"), [("first", [0, 2]), ("last", [1])])
 def test_one_mini_batch_of_h_goes_up(upload, steps):
     """Of three, the first and the third, or the second alone; labels with them, and nothing comes down but models."""
-    rows = run("cse_fsl", CseOptions(upload_every=2, upload=upload), 1, samples=[9, 9], device=None).rows
+    rows = run("cse_fsl", UploadOptions(upload_every=2, upload=upload), 1, samples=[9, 9], device=None).rows
     own = rows[rows["client"] == 0]
     up = own[places.at(own["node"], "uplink") & (own["kind"] == b"smashed")]
     assert up["step"].tolist() == steps
@@ -94,7 +94,7 @@ def test_activations_cross_beside_the_backward_pass():
 
 
 def test_a_client_computes_three_passes_of_part_1_and_its_head():
-    found = run("cse_fsl", CseOptions(aux="linear"), 1, samples=[9], device=None)
+    found = run("cse_fsl", UploadOptions(aux="linear"), 1, samples=[9], device=None)
     part1, head = found.method.part1.part, found.method.head.part
     own = found.rows[found.rows["node"] == b"client"]
     assert own["macs"].sum() == 3 * 9 * (part1.macs + head.macs)
@@ -102,11 +102,11 @@ def test_a_client_computes_three_passes_of_part_1_and_its_head():
 
 def test_a_client_that_would_never_send_anything_is_refused():
     with pytest.raises(ScenarioError, match=r"method.upload_every: a client has fewer mini-batches.*1 to 2"):
-        run("cse_fsl", CseOptions(upload_every=3))
+        run("cse_fsl", UploadOptions(upload_every=3))
 
 
 def test_the_server_holds_a_part_for_each_client_unless_they_share_it():
-    each, one = (run("cse_fsl", CseOptions(server=server), device=None).method for server in ("copies", "shared"))
+    each, one = (run("cse_fsl", UploadOptions(server=server), device=None).method for server in ("copies", "shared"))
     assert each.server_bytes(range(3)) == 3 * one.server_bytes(range(3))
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from small_world import fleet, task
 
-from sfl_sim.methods.gas import Gas, GasOptions, Observe, PriorGradient, TrainFilled, merge_moments
+from sfl_sim.methods.gas import Gas, GasOptions, Observe, PriorGradient, TrainFilled, merged_moments, moments
 from sfl_sim.ops import State, Value
 from sfl_sim.store import places
 from sfl_sim.testing import simulate
@@ -25,16 +25,24 @@ def rows_of(z, labels):
 
 
 def test_moments_merge_in_any_order_to_those_of_all_rows():
-    """With equal weights of rows they are the mean and variance of everything."""
+    """With equal weights of rows they are the mean and variance of everything, by label."""
     torch.manual_seed(0)
     pieces = [torch.randn(n, 3, dtype=torch.float64) for n in (2, 5, 9)]
-    moments = [(torch.tensor(float(len(p))), p.mean(0), p.var(0, correction=0)) for p in pieces]
-    one = merge_moments(merge_moments(moments[0], moments[1]), moments[2])
-    other = merge_moments(moments[2], merge_moments(moments[1], moments[0]))
+    found = [moments(piece, torch.ones(len(piece), 1, dtype=torch.float64), weight=1.0) for piece in pieces]
+    one = merged_moments(merged_moments(found[0], found[1]), found[2])
+    other = merged_moments(found[2], merged_moments(found[1], found[0]))
     whole = torch.cat(pieces)
-    for found in (one, other):
-        assert torch.allclose(found[1], whole.mean(0))
-        assert torch.allclose(found[2], whole.var(0, correction=0))
+    for _, means, variances in (one, other):
+        assert torch.allclose(means[0], whole.mean(0))
+        assert torch.allclose(variances[0], whole.var(0, correction=0) + 1e-5)
+
+
+def test_a_label_that_has_not_been_seen_has_no_weight():
+    is_label = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    weights, means, variances = moments(torch.tensor([[1.0], [3.0]]), is_label, weight=2.0)
+    assert weights.tolist() == [4.0, 0.0]
+    assert means.flatten().tolist() == [2.0, 0.0]
+    assert variances.flatten().tolist() == pytest.approx([1.0 + 1e-5, 0.0])
 
 
 def test_every_label_is_seen_once_all_have_come():
@@ -44,7 +52,7 @@ def test_every_label_is_seen_once_all_have_come():
     weights, means, variances = statistics.content
     assert weights.tolist() == [2.0, 1.0]
     assert means.flatten().tolist() == [2.0, 5.0]
-    assert variances.flatten().tolist() == pytest.approx([1.0 + 1e-5, 1e-5])
+    assert variances.flatten().tolist() == pytest.approx([1.0 + 1e-5, 1e-5], rel=1e-6)
 
 
 def test_each_label_gets_equally_many_rows_of_which_real_ones_come_first():

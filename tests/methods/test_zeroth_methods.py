@@ -9,7 +9,7 @@ from torch import nn
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.methods.cse_fsl import CseOptions
+from sfl_sim.methods.ahead import UploadOptions
 from sfl_sim.methods.heron import HeronOptions
 from sfl_sim.methods.ho_sfl import HoOptions
 from sfl_sim.methods.mu_splitfed import MuOptions
@@ -64,7 +64,7 @@ def test_heron_with_all_axes_takes_the_steps_of_cse_fsl(axes, estimator):
 def test_heron_costs_two_thirds_of_a_client_of_cse_fsl_and_sends_the_same():
     """One forward pass more instead of a backward pass that is worth two."""
     ours, plain = (run(name, options, device=None).rows for name, options in
-                   (("heron", HeronOptions(upload_every=2)), ("cse_fsl", CseOptions(upload_every=2))))  # fmt: skip
+                   (("heron", HeronOptions(upload_every=2)), ("cse_fsl", UploadOptions(upload_every=2))))  # fmt: skip
     macs = [rows["macs"][rows["node"] == b"client"].sum() for rows in (ours, plain)]
     assert 3 * macs[0] == 2 * macs[1]
     sent = [rows["bytes"][places.at(rows["node"], "uplink")].tolist() for rows in (ours, plain)]

@@ -36,6 +36,7 @@ def trained(name, executor, scale, loss=cross_entropy):
         "fedprox": {"mu": 0.1 * scale},
         "harmony": {"inner_lr": 0.05 / scale, "csa_weight": 20.0 * scale, "quantise": False},
         "splitgp": {"ft_steps": 2, "ft_lr": 0.1 / scale},
+        "locfedmix": {"recon_weight": scale},
     }.get(name, usual_options(name))
     method, simulator, _ = simulate(name, work, executor=executor, options=options)
     simulator.run(method.finish(), 2, in_round=False)
@@ -53,7 +54,7 @@ def answers(method, c):
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_twice_the_loss_at_half_the_rate_is_the_same_training(name, kind):
     usual, other = trained(name, kind(), 1), trained(name, kind(), 2, twice)
-    assert distance(usual, other) == 0
+    assert distance(usual, other) <= (1e-6 if name == "fsl_sage" else 0)  # whose Adam has an epsilon
     if usual.has_exits:
         assert all(torch.equal(answers(usual, c), answers(other, c)) for c in range(3))
     assert distance(usual, trained(name, kind(), 2)) > 1e-4  # or nothing would have been learned from any loss

@@ -217,7 +217,7 @@ def test_a_misspelt_section_on_the_command_line(write):
 
 TOP = (
     "name, seed, repeats, data, model, clients, server, servers, method, train, wire, lora, privacy, grid, report, "
-    "serving"
+    "serving, benchmark"
 )
 
 

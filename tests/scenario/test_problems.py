@@ -184,8 +184,8 @@ def test_a_scenario_is_a_mapping():
         "name, seed, repeats, data, model, clients, server, servers, method, train, wire, lora, privacy, grid, report"
     )
 
-    assert said("hello") == [f"must be a mapping (found 'hello'; allowed: the keys {keys}, serving)"]
-    assert said(None) == [f"must be a mapping, but is empty (allowed: the keys {keys}, serving)"]
+    assert said("hello") == [f"must be a mapping (found 'hello'; allowed: the keys {keys}, serving, benchmark)"]
+    assert said(None) == [f"must be a mapping, but is empty (allowed: the keys {keys}, serving, benchmark)"]
 
 
 def test_every_slip_is_told():

@@ -1,0 +1,106 @@
+"""The page of a benchmark: its table, its sentences, and what it does not say."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.report.pages import benchmark
+from sfl_sim.report.panel import plain
+
+TRAITS = {"is_split": True, "sends_labels": True, "gets_gradients": True, "keeps_graphs": True, "uploads_model": True}
+METHODS = {
+    "splitfed_v1": {"score": 0.60, "seconds_to_target": 100.0, "client_memory_bytes": 1000},
+    "quick": {"score": 0.58, "seconds_to_target": 40.0, "client_memory_bytes": 500, "gets_gradients": False},
+    "never": {"score": 0.20, "seconds_to_target": math.nan, "client_memory_bytes": 250, "keeps_graphs": False},
+}
+
+
+def table(seeds=(1, 2, 3), links=("own", "wifi")):
+    rows = [
+        TRAITS | {"track": "small", "variant": name, "seed": seed, "links": link,
+                  "holds": name != "quick" or link == "own", "lr": 0.1, "rounds": 10, "simulated_s": 200.0,
+                  "bytes_up": 1e6, "bytes_down": 1e6, "joule": 5.0,
+                  "performance_gap": 0.1, "backward_transfer": 0.0, "perplexity": math.nan, "server_model_bytes": 9.0,
+                  "target": 0.5, "rounds_to_target": own["seconds_to_target"] / 10,
+                  "bytes_to_target": own["seconds_to_target"] * 1e4, "joule_to_target": own["seconds_to_target"] / 50,
+                  "score_in_half_time": 0.3, "score_in_half_bytes": 0.3, "ssim": math.nan}
+        | own | {"score": own["score"] + 0.01 * seed}
+        for link in links for name, own in METHODS.items() for seed in seeds
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    table().to_csv(tmp_path / benchmark.TABLE, index=False)
+    return tmp_path
+
+
+def said(folder):
+    found = benchmark.load_compared(folder)
+    return {row[0].text: row[1].text for row in benchmark.in_sentences(found).rows}
+
+
+def test_a_sentence_tells_what_a_method_spares_and_what_it_costs(folder):
+    sentences = said(folder)
+    assert sentences["splitfed_v1"] == "The reference."
+    assert sentences["quick"] == (
+        "Needs no gradient from the server: 0.5 × the client memory, 0.4 × the time and 0.4 × the bytes to the target, "
+        "accuracy −2.0 points [−2.0, −2.0]."
+    )
+    assert sentences["never"].startswith(
+        "Runs no backward pass on the phone: 0.25 × the client memory, the target missed"
+    )
+
+
+def test_headlines_name_the_best_and_who_is_late(folder):
+    lines = [plain(line) for line in benchmark.headlines(benchmark.load_compared(folder))]
+    assert lines[0] == "splitfed_v1 is most accurate (mean rank 1.0 of 3)."
+    assert lines[1].startswith("quick is first at the target (mean rank 1.0 of 3).")
+    assert lines[-1].startswith("The target, 50.0")
+    assert lines[-1].endswith("is missed with most seeds by never.")
+
+
+def test_no_seed_tells_two_methods_apart_that_take_turns(tmp_path):
+    rows = table(links=("own",))
+    rows.loc[rows["variant"] == "quick", "score"] = [0.7, 0.6, 0.7]
+    rows.to_csv(tmp_path / benchmark.TABLE, index=False)
+    first = plain(benchmark.headlines(benchmark.load_compared(tmp_path))[0])
+    assert "seeds do not tell it apart from splitfed_v1" in first
+
+
+def test_a_method_that_misses_the_target_says_so_and_is_no_candidate(folder):
+    found = benchmark.load_compared(folder)
+    shown = benchmark.table(found, benchmark.columns(found))
+    place = list(shown.titles).index("Time to target")
+    late = shown.rows[2][place]
+    assert (late.text, late.below, late.order) == ("missed", "0 of 3 seeds", "Infinity")
+    assert shown.best[place] == "40 s".replace(" ", "\u00a0")
+    assert "Leakage (SSIM)" not in shown.titles, "it was not measured"
+
+
+def test_times_on_links_on_which_another_thing_might_be_learned_are_marked(folder):
+    found = benchmark.load_compared(folder)
+    rows = {row[0].text: row for row in benchmark.on_links(found, ["wifi"]).rows}
+    assert rows["quick"][2].text.startswith("~ ")
+    assert not rows["splitfed_v1"][2].text.startswith("~")
+
+
+def test_the_page_sorts_and_can_be_opened_offline(folder):
+    page = benchmark.write_benchmark(folder, folder / "benchmark.html").read_text()
+    assert 'data-order="40.0"' in page
+    assert 'data-order="Infinity"' in page
+    assert '<script src="http' not in page
+
+
+def test_names_are_escaped(tmp_path):
+    rows = table(links=("own",)).replace({"variant": {"quick": "<b>quick</b>"}})
+    rows.to_csv(tmp_path / benchmark.TABLE, index=False)
+    assert "<b>quick</b></th>" not in benchmark.write_benchmark(tmp_path, tmp_path / "page.html").read_text()
+
+
+def test_a_folder_without_a_table_is_refused(tmp_path):
+    with pytest.raises(ScenarioError, match="is not the folder of a benchmark"):
+        benchmark.load_compared(tmp_path)

@@ -1,0 +1,102 @@
+"""The benchmark: equal tuning on seeds of its own, new seeds, other links, and a further method at its own price."""
+
+from contextlib import contextmanager
+
+import pandas as pd
+import pytest
+
+from sfl_sim.engine.news import silent
+from sfl_sim.engine.trial import Settings
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.load import parse
+from sfl_sim.studies import benchmark
+from sfl_sim.studies.launch import TrialsFailed
+
+SCENARIO = {
+    "name": "tiny", "seed": 5, "repeats": 2, "data": {"name": "digits", "train_samples": 120, "test_samples": 60},
+    "model": {"name": "mlp", "cut": 1}, "clients": {"count": 3, "power": {"compute_w": 2.0, "radio": "wifi"}},
+    "train": {"rounds": 2, "batch_size": 20, "on_nan": "stop"},
+    "grid": {"method.name": ["splitfed_v1", "cse_fsl"]},
+    "benchmark": {"rates": [0.001, 0.5], "links": {"wifi": {"uplink_bps": 2e7, "downlink_bps": 5e7}}},
+}  # fmt: skip
+
+
+@contextmanager
+def quiet():
+    yield silent
+
+
+def study(**changes):
+    return parse(SCENARIO | changes)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("benchmark")
+    return benchmark.run_benchmark(study(), [], folder, Settings(device="cpu", threads=1), quiet)
+
+
+def test_each_variant_gets_its_best_rate_and_new_seeds(compared):
+    rows = pd.read_csv(compared / benchmark.TABLE)
+    own = rows[rows["links"] == "own"]
+    assert own[["variant", "seed"]].to_numpy().tolist() == [
+        ["splitfed_v1", 5], ["splitfed_v1", 6], ["cse_fsl", 5], ["cse_fsl", 6],
+    ]  # fmt: skip
+    assert set(own["lr"]) == {0.5}, "which is better than one that hardly moves"
+    assert own["client_memory_bytes"].nunique() == 2, "a head takes some, too"
+
+
+def test_other_links_have_the_scores_of_the_training_and_times_of_their_own(compared):
+    rows = pd.read_csv(compared / benchmark.TABLE).set_index(["variant", "seed"])
+    own, wifi = (rows[rows["links"] == links] for links in ("own", "wifi"))
+    assert (own["score"] == wifi["score"]).all()
+    assert (own["simulated_s"] > wifi["simulated_s"]).all()
+    assert wifi["holds"].xs("splitfed_v1", level="variant").all()
+
+
+def test_the_targets_are_the_references_seed_by_seed(compared):
+    rows = pd.read_csv(compared / benchmark.TABLE).query("links == 'own'")
+    first = rows[rows["variant"] == "splitfed_v1"]
+    assert (first["target"] <= 0.9 * 1.0).all()
+    assert rows.groupby("seed")["target"].nunique().tolist() == [1, 1]
+    assert (first["seconds_to_target"] <= first["simulated_s"]).all()
+    assert (first["joule_to_target"] <= first["joule"]).all()
+
+
+def test_a_further_method_costs_its_own_runs_alone(compared, monkeypatch):
+    ran = []
+    usual = benchmark.run_study
+
+    def watched(plan, place, settings, notify):
+        return usual(plan, place, settings, ran.append)
+
+    monkeypatch.setattr(benchmark, "run_study", watched)
+    benchmark.run_benchmark(study(), ["fedavg"], compared, Settings(device="cpu", threads=1), quiet)
+    reused = [news for news in ran if type(news).__name__ == "Reused"]
+    began = [news for news in ran if type(news).__name__ == "Began"]
+    assert (len(reused), len(began)) == (2 * 2 + 2 * 2, 2 + 2)
+    rows = pd.read_csv(compared / benchmark.TABLE)
+    assert list(dict.fromkeys(rows["variant"])) == ["splitfed_v1", "cse_fsl", "fedavg"]
+
+
+def test_pilots_seeds_are_not_compared():
+    with pytest.raises(ScenarioError, match=r"benchmark.pilot_seed: must not be among the seeds of the comparison"):
+        benchmark.pilots(study(benchmark={"rates": [0.1], "pilot_seed": 6}))
+
+
+def test_rates_of_the_grid_are_refused():
+    with pytest.raises(ScenarioError, match="is chosen by the benchmark"):
+        benchmark.pilots(study(grid={"train.lr": [0.1, 0.2]}))
+
+
+def test_further_methods_stand_behind_the_grid():
+    names = [variant.name for variant in benchmark.with_methods(study(repeats=1), ["fedavg"]).variants]
+    assert names == ["splitfed_v1", "cse_fsl", "fedavg"]
+    alone = benchmark.with_methods(study(repeats=1, grid={}, method="hydra"), ["fedavg"]).variants
+    assert [variant.scenario.method.name for variant in alone] == ["hydra", "fedavg"]
+
+
+def test_pilots_that_all_diverge_end_it(tmp_path):
+    wild = study(benchmark={"rates": [1e25]}, repeats=1, grid={"method.name": ["splitfed_v1"]})
+    with pytest.raises(TrialsFailed, match="1 of 1 runs failed: splitfed_v1"):
+        benchmark.run_benchmark(wild, [], tmp_path, Settings(device="cpu", threads=1), quiet)
