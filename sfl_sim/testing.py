@@ -161,6 +161,7 @@ def simulate(
     for number, clients in enumerate([everybody] * rounds if isinstance(rounds, int) else rounds, start=1):
         clock.run(method.round(number, clients), number)
         rows.append(clock.take_rows())
+        method.task.seen.learn(number, rows[-1])
     executor.finish()
     return Run(method, clock, np.concatenate(rows) if rows else clock.take_rows())
 

@@ -125,6 +125,7 @@ class Walk:
         took_part = tuple(method.took_part(clients))
         walked = joined([part._replace(clients=took_part) for part in parts])
         self.participation.learn(number, clients, walked.started_s, walked.ops)
+        method.task.seen.learn(number, walked.ops)
         return walked
 
     def finish(self, number: int) -> WalkedRound:

@@ -3,6 +3,7 @@
 from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.methods.cse_fsl import CseFsl
 from sfl_sim.methods.cyclesl import CycleSL
+from sfl_sim.methods.dtfl import Dtfl
 from sfl_sim.methods.fedasync import FedAsync
 from sfl_sim.methods.fedavg import FedAvg
 from sfl_sim.methods.fedavgm import FedAvgM
@@ -42,6 +43,7 @@ METHODS: dict[str, type[Method]] = {
     "u_shaped": UShaped,
     "cse_fsl": CseFsl,
     "fsl_sage": FslSage,
+    "dtfl": Dtfl,
     "heron": Heron,
     "mu_splitfed": MuSplitFed,
     "ho_sfl": HoSfl,

@@ -14,11 +14,12 @@ from pydantic import Field
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods.base import MethodOptions, Task, once_a_round
+from sfl_sim.methods.base import Method, MethodOptions, Task, once_a_round
 from sfl_sim.methods.mailbox import Mailbox, closing
-from sfl_sim.methods.split import Copies, SplitStep, TwoParts
+from sfl_sim.methods.split import Copies, TwoParts
 from sfl_sim.models.auxiliary import Aux, auxiliary_network
 from sfl_sim.models.network import Network
+from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Lost, Step, expect, on, par, send
 from sfl_sim.training.exit_steps import ExitForward, LocalBackward
@@ -31,6 +32,11 @@ class Boxes(NamedTuple):
     outbox: Mailbox
     inbox: Mailbox
     replies: Mailbox
+
+    @classmethod
+    def of(cls, c: int) -> Boxes:
+        """Make those of client `c`, which are empty."""
+        return cls(Mailbox(c), Mailbox(c), Mailbox(c))
 
 
 class HeadOptions(MethodOptions):
@@ -52,15 +58,78 @@ class UploadOptions(HeadOptions):
     """Part-2: one that all clients train in turn, or a copy for each, averaged every round."""
 
 
-class Ahead(SplitStep, TwoParts, Copies):
+class RunsAhead(Method):
+    """The flows of a client, and of the server's jobs for it; by default clients learn by a head's loss."""
+
+    sends_gradients = False
+    forward: Step = ExitForward(1.0)
+
+    @classmethod
+    def at_client(cls, network: Network, cut: int, options: MethodOptions) -> tuple[Network, int]:
+        """Give the layers up to the cut with the head, if any; beside adapters a head without any is left out."""
+        if not isinstance(options, HeadOptions):
+            return network, cut
+        client = auxiliary_network(network, cut, options.aux)
+        return (client, cut + 1) if bool(client.lora) == bool(network.lora) else (network, cut)
+
+    def new_head(self, cut: int) -> Replica:
+        """Make the head behind a cut that the options ask for."""
+        assert isinstance(self.options, HeadOptions)
+        task = self.task
+        return auxiliary_network(task.network, cut, self.options.aux).split(cut, seed=task.seed, device=task.device)[1]
+
+    def is_sent(self, step: int) -> bool:
+        """Say whether the activations of a round's mini-batch go up: those of one in h, or of all."""
+        if not isinstance(self.options, UploadOptions):
+            return True
+        h = self.options.upload_every
+        return step % h == (0 if self.options.upload == "first" else h - 1)
+
+    def learn(self, c: int, model: Replica | Bundle, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:
+        """Train the client's model by the loss of its head."""
+        for batch in batches:
+            smashed = yield on(c, self.forward, model, batch)
+            if self.is_sent(batch.step):
+                yield from boxes.outbox.put(smashed)
+            yield on(c, self.local_step(c, batch, round), model, batch)
+
+    def local_step(self, c: int, batch: Batch, round: int) -> Step:
+        """The client's step on a mini-batch that has passed forward."""
+        return self.backward(round, c)
+
+    def upload(self, c: int, part: Part, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:
+        """Send what `part` has made, one message after the other, while the client goes on."""
+        for batch in batches:
+            if self.is_sent(batch.step):
+                smashed = yield from boxes.outbox.take()
+                smashed = yield from self.wire.upload(smashed, part, batch, c, round)
+                yield from boxes.inbox.put(smashed)
+
+    def serve(self, c: int, part2: Replica, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:
+        """Train part-2 on what arrives."""
+        for batch in batches:
+            if self.is_sent(batch.step):
+                smashed = yield from boxes.inbox.take()
+                yield on(SERVER, self.server_step(round), part2, smashed)
+
+    @once_a_round
+    def server_step(self, round: int) -> Step:
+        """The server's step on the smashed data."""
+        return TrainAlone(self.optimiser(round, SERVER))
+
+    @once_a_round
+    def backward(self, round: int, c: int) -> Step:
+        """The client's step from the gradient of its own loss."""
+        return LocalBackward(self.optimiser(round, c))
+
+
+class Ahead(RunsAhead, TwoParts, Copies):
     """A round of three flows for each client, between which messages wait in mailboxes.
 
     By default clients learn by the loss of a head, which the method makes with `new_head`.
     """
 
-    sends_gradients = False
     follows_order = True
-    forward: Step = ExitForward(1.0)
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
@@ -80,27 +149,6 @@ class Ahead(SplitStep, TwoParts, Copies):
     def serves_in_order(cls, options: MethodOptions) -> bool:
         """Say whether clients take turns at part-2."""
         return options.server == "shared" if isinstance(options, UploadOptions) else cls.follows_order
-
-    @classmethod
-    def at_client(cls, network: Network, cut: int, options: MethodOptions) -> tuple[Network, int]:
-        """Give the layers up to the cut with the head, if any; beside adapters a head without any is left out."""
-        if not isinstance(options, HeadOptions):
-            return network, cut
-        client = auxiliary_network(network, cut, options.aux)
-        return (client, cut + 1) if bool(client.lora) == bool(network.lora) else (network, cut)
-
-    def new_head(self) -> Replica:
-        """Make the head that the options ask for."""
-        assert isinstance(self.options, HeadOptions)
-        cut, task = self.task.cut, self.task
-        return auxiliary_network(task.network, cut, self.options.aux).split(cut, seed=task.seed, device=task.device)[1]
-
-    def is_sent(self, step: int) -> bool:
-        """Say whether the activations of a round's mini-batch go up: those of one in h, or of all."""
-        if not isinstance(self.options, UploadOptions):
-            return True
-        h = self.options.upload_every
-        return step % h == (0 if self.options.upload == "first" else h - 1)
 
     def n_jobs(self, n_batches: int, round: int) -> int:
         """Count the jobs at part-2 of a client with so many mini-batches: one for every upload."""
@@ -123,7 +171,7 @@ class Ahead(SplitStep, TwoParts, Copies):
     def visit(self, c: int, round: int) -> Flow:
         """Run a client and the server's jobs for it side by side; gives what both have trained."""
         part2 = self.part2 if self.follows_order else (yield send(self.part2, SERVER, SERVER))
-        boxes, batches = Boxes(Mailbox(c), Mailbox(c), Mailbox(c)), list(self.data.batches(c, round))
+        boxes, batches = Boxes.of(c), list(self.data.batches(c, round))
         flows = self.work(c, boxes, batches, round), self.serve(c, part2, boxes, batches, round)
         try:
             model, _ = yield par(closing(flow, *boxes) for flow in flows)
@@ -135,47 +183,10 @@ class Ahead(SplitStep, TwoParts, Copies):
     def work(self, c: int, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:
         """Download the client's model, train it while activations go up, and upload it behind them."""
         self.copies[c] = model = yield from self.wire.fetch(self.client_model, c)
-        flows = self.learn(c, model, boxes, batches, round), self.upload(c, boxes, batches, round)
+        flows = self.learn(c, model, boxes, batches, round), self.upload(c, self.part1.part, boxes, batches, round)
         yield par(closing(flow, *boxes) for flow in flows)
         self.copies[c] = model = yield from self.wire.deliver(model, c, round)
         return model
-
-    def learn(self, c: int, model: Replica | Bundle, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:
-        """Train the client's model by the loss of its head."""
-        for batch in batches:
-            smashed = yield on(c, self.forward, model, batch)
-            if self.is_sent(batch.step):
-                yield from boxes.outbox.put(smashed)
-            yield on(c, self.local_step(c, batch, round), model, batch)
-
-    def local_step(self, c: int, batch: Batch, round: int) -> Step:
-        """The client's step on a mini-batch that has passed forward."""
-        return self.backward(round, c)
-
-    def upload(self, c: int, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:
-        """Send activations, one message after the other, while the client goes on."""
-        for batch in batches:
-            if self.is_sent(batch.step):
-                smashed = yield from boxes.outbox.take()
-                smashed = yield from self.wire.upload(smashed, self.part1.part, batch, c, round)
-                yield from boxes.inbox.put(smashed)
-
-    def serve(self, c: int, part2: Replica, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:
-        """Train part-2 on what arrives."""
-        for batch in batches:
-            if self.is_sent(batch.step):
-                smashed = yield from boxes.inbox.take()
-                yield on(SERVER, self.server_step(round), part2, smashed)
-
-    @once_a_round
-    def server_step(self, round: int) -> Step:
-        """The server's step on the smashed data."""
-        return TrainAlone(self.optimiser(round, SERVER))
-
-    @once_a_round
-    def backward(self, round: int, c: int) -> Step:
-        """The client's step from the gradient of its own loss."""
-        return LocalBackward(self.optimiser(round, c))
 
     def current(self) -> list[Replica]:
         """The average of current part-1s, and part-2, if there is one."""

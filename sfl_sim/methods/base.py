@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from sfl_sim.data.batches import ClientData
 from sfl_sim.errors import ScenarioError
+from sfl_sim.methods.seen import Seen
 from sfl_sim.methods.tiers import Tiers
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.network import Network
@@ -50,6 +51,7 @@ class Task:
         tiers: servers between clients and the main server.
         uniform_weights: k_c = 1/n instead of |D_c| / sum |D| (docs/methods/README.md#symbols).
         wire: what messages are coded by.
+        seen: what rounds that have ended have shown of the clients' speeds.
         method: the method's name in the scenario, for errors.
         device: where weights live; None in a timing-only run, whose replicas have sizes and no weights.
     """
@@ -77,6 +79,7 @@ class Task:
     round_cuts: Sequence[int] = ()
     participants: int = 0
     wire: Wire = field(default_factory=Wire)
+    seen: Seen = field(default_factory=Seen)
     method: str = "this method"
 
     @property

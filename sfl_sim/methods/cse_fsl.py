@@ -26,5 +26,5 @@ class CseFsl(Ahead, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        self.head = self.new_head()
+        self.head = self.new_head(task.cut)
         self.client_model = Bundle([self.part1, self.head])

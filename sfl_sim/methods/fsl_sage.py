@@ -53,7 +53,7 @@ class FslSage(Ahead, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        self.head = self.new_head()
+        self.head = self.new_head(task.cut)
         self.shares_server_model = False  # heads are aligned side by side
         self.heads: dict[int, Replica] = {}
         """a_c at the server, with the state of its optimiser, once it has been aligned."""

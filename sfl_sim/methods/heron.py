@@ -44,7 +44,7 @@ class Heron(Ahead, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        self.head = self.new_head()
+        self.head = self.new_head(task.cut)
         self.client_model = Bundle([self.part1, self.head])
         n = self.part1.part.n_parameters + self.head.part.n_parameters
         mu = self.options.mu / math.sqrt(n)  # directions are sqrt(n) long

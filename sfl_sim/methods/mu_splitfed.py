@@ -15,6 +15,7 @@ from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.ahead import Ahead, Boxes
 from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, on, send
 from sfl_sim.training.codecs import Delta
@@ -70,12 +71,12 @@ class MuSplitFed(Ahead, survives=True):
             slope = yield from boxes.replies.take()
             yield on(c, SeededStep(self.optimiser(round, c), v), model, slope)
 
-    def upload(self, c: int, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:
+    def upload(self, c: int, part: Part, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:
         """Send three messages for each mini-batch, each with a code of its own."""
         for batch in batches:
             for number in range(3):
                 message = yield from boxes.outbox.take()
-                coded = self.wire.coded_up(message, [self.part1.part], c, round, batch.step, number)
+                coded = self.wire.coded_up(message, [part], c, round, batch.step, number)
                 yield from boxes.inbox.put((yield send(coded, c, SERVER)))
 
     def serve(self, c: int, part2: Replica, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:

@@ -56,9 +56,9 @@ class ServerCopies(SplitStep):
     forgets_lost = True
     equal_steps = False
 
-    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+    def __init__(self, task: Task, options: MethodOptions | None = None, more_cuts: Sequence[int] = ()) -> None:
         super().__init__(task, options)
-        self.cuts = sorted({*task.cuts, *task.round_cuts})
+        self.cuts = sorted({*task.cuts, *task.round_cuts, *more_cuts})
         self.pieces = task.split(*self.cuts)
         """The global model, cut wherever a client ever cuts it; with one cut, part-1 and part-2."""
 

@@ -1,0 +1,91 @@
+"""What a method may know of speeds: times of its clients in rounds that have ended, and nothing else of the system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfl_sim.store import places
+
+NEWEST = 0.5
+"""Weight of a client's latest round in its smoothed rates."""
+
+
+class ClientRound(NamedTuple):
+    """A client in a round: what it and its links have done, and for how long they were busy with it."""
+
+    device_s: float
+    macs: float
+    up_s: float
+    up_bytes: float
+    down_s: float
+    down_bytes: float
+
+
+class Seen:
+    """Times that have been recorded, as a server can know them: devices report the durations of their steps.
+
+    Rates include what else takes time, such as latency. They are smoothed over a client's rounds, the latest counting
+    half; a client that has not been seen has the median of those that have. None of this is known in the first round.
+
+    Attributes:
+        rounds: of each client that has been seen, what it has done, by round. A client that was lost counts with what
+            it has done until then.
+    """
+
+    def __init__(self) -> None:
+        self.rounds: dict[int, dict[int, ClientRound]] = {}
+        self._server_macs = self._server_s = 0.0
+
+    def learn(self, round: int, rows: NDArray[np.void]) -> None:
+        """Note the operations of a round that has ended (`OP_DTYPE`)."""
+        lasted_s = rows["ended_s"] - rows["started_s"]
+        at = {place: places.at(rows["node"], place) for place in (places.DEVICE, places.UPLINK, places.DOWNLINK)}
+        for c in np.unique(rows["client"][rows["client"] >= 0]).tolist():
+            own = rows["client"] == c
+            device, up, down = (own & at[place] for place in at)
+            if device.any() or up.any():
+                amounts = (lasted_s[device], rows["macs"][device], lasted_s[up], rows["bytes"][up],
+                           lasted_s[down], rows["bytes"][down])  # fmt: skip
+                self.rounds.setdefault(c, {})[round] = ClientRound(*(float(amount.sum()) for amount in amounts))
+        server = places.at(rows["node"], places.SERVER)
+        self._server_macs += float(rows["macs"][server].sum())
+        self._server_s += float(lasted_s[server].sum())
+
+    @property
+    def server_macs_per_s(self) -> float | None:
+        """MACs per second of the main server while it works; None if it has not."""
+        return self._server_macs / self._server_s if self._server_s else None
+
+    def macs_per_s(self, client: int) -> float | None:
+        """MACs per second of a client's device while it works."""
+        return self._of(client, "macs", "device_s")
+
+    def up_bps(self, client: int) -> float | None:
+        """Bits per second of its uplink while it sends."""
+        rate = self._of(client, "up_bytes", "up_s")
+        return rate and 8 * rate
+
+    def down_bps(self, client: int) -> float | None:
+        """Bits per second of its downlink while it receives."""
+        rate = self._of(client, "down_bytes", "down_s")
+        return rate and 8 * rate
+
+    def _of(self, client: int, amount: str, time_s: str) -> float | None:
+        known = [c for c in self.rounds if self._smoothed(self.rounds[c], amount, time_s) is not None]
+        of = [client] if client in known else known
+        rates = [rate for c in of if (rate := self._smoothed(self.rounds[c], amount, time_s)) is not None]
+        return median(rates) if rates else None
+
+    @staticmethod
+    def _smoothed(rounds: Mapping[int, ClientRound], amount: str, time_s: str) -> float | None:
+        rate = None
+        for each in rounds.values():
+            if getattr(each, time_s):
+                new = getattr(each, amount) / getattr(each, time_s)
+                rate = new if rate is None else NEWEST * new + (1 - NEWEST) * rate
+        return rate

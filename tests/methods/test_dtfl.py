@@ -1,0 +1,118 @@
+"""DTFL: tiers by times of rounds that have ended, by nothing else, and none that holds up the round."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_world import fleet, task
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS
+from sfl_sim.methods.ahead import UploadOptions
+from sfl_sim.methods.dtfl import DtflOptions, deepest
+from sfl_sim.methods.seen import ClientRound, Seen
+from sfl_sim.store import places
+from sfl_sim.testing import bits, simulate
+
+SAMPLES = [9, 6, 8]
+
+
+def run(options, rounds=3, world=None, name="dtfl", **settings):
+    work = task(SAMPLES, batch_size=3, **settings)
+    return simulate(
+        METHODS[name](work, options), rounds, world=world or fleet(3, macs_per_s=[1e4, 1e5, 1e6], speedup=2.0)
+    )
+
+
+def test_with_one_tier_it_is_local_loss():
+    """With the same timeline and the same numbers."""
+    ours, plain = run(DtflOptions(tiers=[1])), run(UploadOptions(server="copies"), name="cse_fsl")
+    assert bits(ours.method) == bits(plain.method)
+    assert ours.rows.tobytes() == plain.rows.tobytes()
+
+
+def test_slow_phones_hold_fewer_layers():
+    """In the first round all begin at the scenario's cut; then the slowest leaves most to the server."""
+    method = run(DtflOptions(tiers=[1, 2]), cut=2, world=fleet(3, macs_per_s=[1e3, 1e6, 1e6], uplink_bps=1e6)).method
+    assert [method.cut_in[c][1] for c in range(3)] == [2, 2, 2]
+    assert method.cut_in[0][2] == 1
+    assert method.cut_in[1][2] == method.cut_in[2][2] == 2
+
+
+def test_decisions_follow_from_what_was_seen_and_from_nothing_else():
+    """A method on another fleet decides alike, if it is told that it has seen the same."""
+    options, told = DtflOptions(tiers=[1, 2]), Seen()
+    told.rounds = {c: {1: ClientRound(s, 1e4, 0.1, 1e4, 0.1, 1e4)} for c, s in enumerate((50.0, 1.0, 0.5))}
+    told._server_macs, told._server_s = 1e6, 1.0
+    chosen = []
+    for speed in (1e3, 1e9):
+        method = run(options, rounds=0, world=fleet(3, macs_per_s=speed), cut=2).method
+        method.task = replace(method.task, seen=told)
+        method.cut_in = {c: {1: 2} for c in range(3)}
+        chosen.append([visit.cut for visit in method.visits(2, range(3)).values()])
+    assert chosen[0] == chosen[1] == [1, 2, 2]
+
+
+@given(st.lists(st.lists(st.floats(0.1, 100), min_size=3, max_size=3), min_size=1, max_size=4))
+def test_no_assignment_is_faster_and_nobody_could_hold_more(table):
+    times_s = {c: dict(enumerate(row, 1)) for c, row in enumerate(table)}
+    chosen = deepest(times_s)
+    longest_s = max(times_s[c][key] for c, key in chosen.items())
+    fastest_s = min(
+        max(row[key - 1] for row, key in zip(table, keys, strict=True))
+        for keys in product((1, 2, 3), repeat=len(table))
+    )
+    assert longest_s == fastest_s
+    for c, key in chosen.items():
+        assert all(times_s[c][deeper] > longest_s for deeper in range(key + 1, 4))
+
+
+def test_a_client_that_was_lost_has_not_been_seen():
+    method = run(DtflOptions(tiers=[1, 2])).method
+    assert all(set(rounds) == {1, 2, 3} for rounds in method.cut_in.values())
+    method.cut_in.pop(0)
+    assert method.visits(4, range(3))[0].cut == method.task.cuts[0]
+
+
+def test_no_gradient_comes_down_and_every_mini_batch_goes_up():
+    found = run(DtflOptions(tiers=[1]), rounds=1, device=None)
+    down = found.rows[places.at(found.rows["node"], "downlink")]
+    assert set(down["kind"]) == {b"model"}
+    up = found.rows[places.at(found.rows["node"], "uplink") & (found.rows["kind"] == b"smashed")]
+    assert len(up) == sum(-(-n // 3) for n in SAMPLES)
+    assert set(up["bytes"]) <= {n * (8 * 8 + 8) for n in (1, 2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("tiers", "cut", "problem"),
+    [([3], 1, r"method.tiers: is no cut.*1 to 2"), ([2], 1, r"model.cut: must be a tier.*found 1; allowed: 2")],
+)
+def test_tiers_that_are_none_are_refused(tiers, cut, problem):
+    with pytest.raises(ScenarioError, match=problem):
+        METHODS["dtfl"](task([4], cut=cut, device=None), DtflOptions(tiers=tiers))
+
+
+def test_what_is_seen_is_what_was_recorded():
+    """Rates of devices and links as they were busy, with latency, and smoothed over rounds."""
+    found = run(
+        DtflOptions(tiers=[1]), rounds=2, device=None, world=fleet(3, macs_per_s=[1e4, 1e5, 1e6], uplink_bps=8e5)
+    )
+    seen = found.method.task.seen
+    assert [seen.macs_per_s(c) for c in range(3)] == pytest.approx([1e4, 1e5, 1e6])
+    assert seen.up_bps(0) == pytest.approx(8e5)
+    assert seen.macs_per_s(7) == pytest.approx(1e5), "the median, of a client that has not been seen"
+    assert seen.server_macs_per_s == pytest.approx(world.server_macs_per_s)
+    assert Seen().up_bps(0) is None
+    assert np.isfinite(seen.down_bps(1))
+
+
+def test_newer_rounds_count_more():
+    seen = Seen()
+    seen.rounds = {
+        0: {1: ClientRound(1, 8, 0, 0, 0, 0), 2: ClientRound(1, 4, 0, 0, 0, 0), 3: ClientRound(1, 2, 0, 0, 0, 0)}
+    }
+    assert seen.macs_per_s(0) == 0.5 * 2 + 0.5 * (0.5 * 4 + 0.5 * 8)
+    assert seen.up_bps(0) is None
