@@ -26,6 +26,7 @@ from sfl_sim.data.partition import label_counts
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method, MethodOptions, Task
 from sfl_sim.methods.wire import Wire
+from sfl_sim.metrics.busy import busy
 from sfl_sim.models.lora import Lora
 from sfl_sim.models.network import Network
 from sfl_sim.models.on_nan import OnNan
@@ -161,7 +162,8 @@ def simulate(
     for number, clients in enumerate([everybody] * rounds if isinstance(rounds, int) else rounds, start=1):
         clock.run(method.round(number, clients), number)
         rows.append(clock.take_rows())
-        method.task.seen.learn(number, rows[-1])
+        if method.looks_at_times:
+            method.task.seen.learn(number, *busy(rows[-1]))
     executor.finish()
     return Run(method, clock, np.concatenate(rows) if rows else clock.take_rows())
 

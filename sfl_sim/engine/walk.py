@@ -11,6 +11,7 @@ from sfl_sim.engine.rounds import NO_OPS, WalkedRound, joined
 from sfl_sim.engine.setup import Setup
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
+from sfl_sim.metrics.busy import busy
 from sfl_sim.ops import Flow
 from sfl_sim.sim.array_clock import Turns
 from sfl_sim.sim.clock import Clock
@@ -125,7 +126,8 @@ class Walk:
         took_part = tuple(method.took_part(clients))
         walked = joined([part._replace(clients=took_part) for part in parts])
         self.participation.learn(number, clients, walked.started_s, walked.ops)
-        method.task.seen.learn(number, walked.ops)
+        if method.looks_at_times:
+            method.task.seen.learn(number, *busy(walked.ops))
         return walked
 
     def finish(self, number: int) -> WalkedRound:

@@ -275,6 +275,8 @@ class Method(ABC):
     """True if the server serves clients' jobs in the order of `server.order`: the method announces them (`expect`)."""
     depends_on_time: bool = False
     """True if what is learned depends on when things happen: on the order of service, on speeds or on waiting times."""
+    looks_at_times: ClassVar[bool] = False
+    """True if the method decides by `Task.seen`, which is filled for it alone."""
     forgets_lost: bool = False
     """True if a client that is lost leaves nothing behind: the round is as if it had not been chosen for it."""
     server_share: float = 1.0

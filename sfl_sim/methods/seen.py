@@ -6,11 +6,6 @@ from collections.abc import Mapping
 from statistics import median
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from sfl_sim.store import places
-
 NEWEST = 0.5
 """Weight of a client's latest round in its smoothed rates."""
 
@@ -41,20 +36,18 @@ class Seen:
         self.rounds: dict[int, dict[int, ClientRound]] = {}
         self._server_macs = self._server_s = 0.0
 
-    def learn(self, round: int, rows: NDArray[np.void]) -> None:
-        """Note the operations of a round that has ended (`OP_DTYPE`)."""
-        lasted_s = rows["ended_s"] - rows["started_s"]
-        at = {place: places.at(rows["node"], place) for place in (places.DEVICE, places.UPLINK, places.DOWNLINK)}
-        for c in np.unique(rows["client"][rows["client"] >= 0]).tolist():
-            own = rows["client"] == c
-            device, up, down = (own & at[place] for place in at)
-            if device.any() or up.any():
-                amounts = (lasted_s[device], rows["macs"][device], lasted_s[up], rows["bytes"][up],
-                           lasted_s[down], rows["bytes"][down])  # fmt: skip
-                self.rounds.setdefault(c, {})[round] = ClientRound(*(float(amount.sum()) for amount in amounts))
-        server = places.at(rows["node"], places.SERVER)
-        self._server_macs += float(rows["macs"][server].sum())
-        self._server_s += float(lasted_s[server].sum())
+    def learn(self, round: int, clients: Mapping[int, tuple[float, ...]], server: tuple[float, float]) -> None:
+        """Note a round that has ended.
+
+        Args:
+            clients: of each client, the numbers of its `ClientRound`.
+            server: MACs of the main server, and the seconds that its workers took for them.
+        """
+        for c, numbers in clients.items():
+            self.rounds.setdefault(c, {})[round] = ClientRound(*numbers)
+        macs, worked_s = server
+        self._server_macs += macs
+        self._server_s += worked_s
 
     @property
     def server_macs_per_s(self) -> float | None:

@@ -97,10 +97,8 @@ def test_tiers_that_are_none_are_refused(tiers, cut, problem):
 
 def test_what_is_seen_is_what_was_recorded():
     """Rates of devices and links as they were busy, with latency, and smoothed over rounds."""
-    found = run(
-        DtflOptions(tiers=[1]), rounds=2, device=None, world=fleet(3, macs_per_s=[1e4, 1e5, 1e6], uplink_bps=8e5)
-    )
-    seen = found.method.task.seen
+    world = fleet(3, macs_per_s=[1e4, 1e5, 1e6], uplink_bps=8e5)
+    seen = run(DtflOptions(tiers=[1]), rounds=2, device=None, world=world).method.task.seen
     assert [seen.macs_per_s(c) for c in range(3)] == pytest.approx([1e4, 1e5, 1e6])
     assert seen.up_bps(0) == pytest.approx(8e5)
     assert seen.macs_per_s(7) == pytest.approx(1e5), "the median, of a client that has not been seen"
