@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from scenarios.crosscheck import fednar, hydra, mergesfl, multisfl
+from scenarios.crosscheck import cyclesl, fednar, fsl_sage, hydra, mergesfl, multisfl
 from scenarios.crosscheck.report import HEADER
 
-AUTHORS = (hydra, mergesfl, multisfl, fednar)
+AUTHORS = (hydra, mergesfl, multisfl, fednar, fsl_sage, cyclesl)
 
 
 def main(checkouts: list[str]) -> None:

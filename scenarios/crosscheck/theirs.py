@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager, redirect_stdout
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -25,13 +25,15 @@ def within(checkout: Path, stand_ins: Mapping[str, Any], argv: Sequence[object] 
         TemporaryDirectory() as folder,
         chdir(folder),
         redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
     ):
         sys.modules.update(stand_ins)
         try:
             yield
         finally:
             for name, module in sys.modules.copy().items():
-                if name in stand_ins or str(checkout) in str(getattr(module, "__file__", "")):
+                place = getattr(module, "__file__", None) or getattr(module, "__path__", "")  # of a folder
+                if name in stand_ins or str(checkout) in str(place):
                     del sys.modules[name]
             sys.modules.update(before)
 

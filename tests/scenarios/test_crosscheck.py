@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scenarios.crosscheck import fednar, hydra, mergesfl, multisfl
-from scenarios.crosscheck.__main__ import main
+from scenarios.crosscheck.__main__ import AUTHORS, main
 from scenarios.crosscheck.ours import Loader, Ours, copied, distance
 from scenarios.crosscheck.theirs import module_of, within
 
@@ -28,9 +27,7 @@ def checkout(request):
 
 
 @pytest.mark.filterwarnings("default")  # theirs are their own affair
-@pytest.mark.parametrize(
-    "checkout", [hydra, mergesfl, multisfl, fednar], indirect=True, ids=lambda authors: authors.REPOSITORY
-)
+@pytest.mark.parametrize("checkout", AUTHORS, indirect=True, ids=lambda authors: authors.REPOSITORY)
 def test_ours_is_theirs_but_for_the_oddities_that_are_known(checkout):
     authors, clone = checkout
     for found in authors.compare(clone):
