@@ -58,7 +58,7 @@ def trends(table: pd.DataFrame) -> dict[str, list[Comparison]]:
 def main() -> None:
     """Print a Markdown table."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "reports/benchmark_images-benchmark")
-    table = pd.read_csv(folder / "benchmark.csv").query("links == 'own'")
+    table = pd.read_csv(folder / "benchmark.csv").query("links == @OWN_LINKS")
     print_verdicts(trends(table), "percent, hours or megabytes")
 
 

@@ -26,6 +26,8 @@ TABLES = tables("run")
 SUMMARY_NUMBERS = TABLES["summary"].shown
 LEFT_OUT = ["breakdown_s", "executor", "threads", "peak_graphs", "key"]
 """Columns of the summary that neither pages nor exports have."""
+BENCHMARK, OWN_LINKS = "benchmark.csv", "as trained"
+"""The table of a benchmark's folder, and its name of the links of the training, which no other links can have."""
 
 
 @dataclass(frozen=True)

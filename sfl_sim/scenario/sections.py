@@ -531,6 +531,10 @@ class Report(Section):
     """Attacks on what crosses the cut, without effect on training: a section; null for none."""
 
 
+LinksName = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,30}$")]
+"""Name of other links, and of the folder of what is timed on them."""
+
+
 class Benchmark(Section):
     """How `sfl-sim benchmark` compares the variants; no part of a training."""
 
@@ -542,7 +546,7 @@ class Benchmark(Section):
     """Number of pilots of each rate, with the seeds pilot_seed, pilot_seed + 1, ..."""
     target_share: PositiveShare = 0.9
     """Share of the first variant's best score, seed by seed, that is the target of all."""
-    links: dict[str, Network] = Field(default={})
+    links: dict[LinksName, Network] = Field(default={})
     """Other links on which the trained runs are timed again, by a name: sections as `clients.network`."""
 
 

@@ -18,7 +18,7 @@ from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, way_to
 from sfl_sim.metrics.scores import score_of
-from sfl_sim.report.load import TABLES, Run
+from sfl_sim.report.load import BENCHMARK, OWN_LINKS, TABLES, Run
 from sfl_sim.report.load import load as load_run
 from sfl_sim.scenario.grid import points
 from sfl_sim.scenario.load import Study, Variant, digest, extended
@@ -30,10 +30,8 @@ from sfl_sim.studies.train import run_study
 from sfl_sim.studies.walk import memory_bytes
 
 RATE = "train.lr"
-RATES, RUN, TABLE = "rates", "run", "benchmark.csv"
-"""Names in the benchmark's folder: pilots, the comparison, and its table."""
-OWN_LINKS = "own"
-"""The links of the scenario, as the table names them."""
+RATES, RUN = "rates", "run"
+"""Names in the benchmark's folder: pilots, and the comparison."""
 HALF = 0.5
 """Share of what the first variant spends with a seed that is the budget of all variants."""
 SPENT = ("rounds", "simulated_s", "bytes_up", "bytes_down", "joule", "performance_gap", "backward_transfer",
@@ -65,7 +63,7 @@ def run_benchmark(study: Study, more: Sequence[str], out: Path | None, settings:
         with progress() as notify:
             place = Repricing(run, overrides).run(folder / f"{run.name}-{name}", notify).folder
         tables.append(table_of(study, final, run, place, name))
-    pd.concat(tables, ignore_index=True).to_csv(folder / TABLE, index=False, float_format="%.6g")
+    pd.concat(tables, ignore_index=True).to_csv(folder / BENCHMARK, index=False, float_format="%.6g")
     return folder
 
 
@@ -86,11 +84,13 @@ def benchmark_of(study: Study) -> Benchmark:
 def pilots(study: Study) -> Study:
     """Return the study of all variants at all rates, with the pilots' seeds.
 
-    Raises ScenarioError if the grid sets rates itself, or if the comparison has a pilot's seed.
+    Raises ScenarioError if the scenario sets a rate itself, or if the comparison has a pilot's seed.
     """
     own, benchmark = study.base.grid, benchmark_of(study)
-    if any(RATE in point for point in points(own)):
-        raise study.located(ScenarioError("is chosen by the benchmark, for every variant", key=f"grid.{RATE}"))
+    in_grid = any(RATE in point for point in points(own))
+    if in_grid or RATE in study.places.keys:
+        key = f"grid.{RATE}" if in_grid else RATE
+        raise study.located(ScenarioError("is chosen by the benchmark from benchmark.rates", key=key))
     seeds = {variant.scenario.seed for variant in study.variants}
     if not seeds.isdisjoint(range(benchmark.pilot_seed, benchmark.pilot_seed + benchmark.pilots)):
         problem = "must not be among the seeds of the comparison, on which nothing may be tuned"

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.report.load import BENCHMARK, OWN_LINKS
 from sfl_sim.report.pages import benchmark
 from sfl_sim.report.panel import plain
 
@@ -17,10 +18,10 @@ METHODS = {
 }
 
 
-def table(seeds=(1, 2, 3), links=("own", "wifi")):
+def table(seeds=(1, 2, 3), links=(OWN_LINKS, "wifi")):
     rows = [
         TRAITS | {"track": "small", "variant": name, "seed": seed, "links": link,
-                  "holds": name != "quick" or link == "own", "lr": 0.1, "rounds": 10, "simulated_s": 200.0,
+                  "holds": name != "quick" or link == OWN_LINKS, "lr": 0.1, "rounds": 10, "simulated_s": 200.0,
                   "bytes_up": 1e6, "bytes_down": 1e6, "joule": 5.0,
                   "performance_gap": 0.1, "backward_transfer": 0.0, "perplexity": math.nan, "server_model_bytes": 9.0,
                   "target": 0.5, "rounds_to_target": own["seconds_to_target"] / 10,
@@ -34,7 +35,7 @@ def table(seeds=(1, 2, 3), links=("own", "wifi")):
 
 @pytest.fixture
 def folder(tmp_path):
-    table().to_csv(tmp_path / benchmark.TABLE, index=False)
+    table().to_csv(tmp_path / BENCHMARK, index=False)
     return tmp_path
 
 
@@ -64,9 +65,9 @@ def test_headlines_name_the_best_and_who_is_late(folder):
 
 
 def test_no_seed_tells_two_methods_apart_that_take_turns(tmp_path):
-    rows = table(links=("own",))
+    rows = table(links=(OWN_LINKS,))
     rows.loc[rows["variant"] == "quick", "score"] = [0.7, 0.6, 0.7]
-    rows.to_csv(tmp_path / benchmark.TABLE, index=False)
+    rows.to_csv(tmp_path / BENCHMARK, index=False)
     first = plain(benchmark.headlines(benchmark.load_compared(tmp_path))[0])
     assert "seeds do not tell it apart from splitfed_v1" in first
 
@@ -96,8 +97,8 @@ def test_the_page_sorts_and_can_be_opened_offline(folder):
 
 
 def test_names_are_escaped(tmp_path):
-    rows = table(links=("own",)).replace({"variant": {"quick": "<b>quick</b>"}})
-    rows.to_csv(tmp_path / benchmark.TABLE, index=False)
+    rows = table(links=(OWN_LINKS,)).replace({"variant": {"quick": "<b>quick</b>"}})
+    rows.to_csv(tmp_path / BENCHMARK, index=False)
     assert "<b>quick</b></th>" not in benchmark.write_benchmark(tmp_path, tmp_path / "page.html").read_text()
 
 

@@ -8,6 +8,7 @@ import pytest
 from sfl_sim.engine.news import silent
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
+from sfl_sim.report.load import BENCHMARK, OWN_LINKS
 from sfl_sim.scenario.load import parse
 from sfl_sim.studies import benchmark
 from sfl_sim.studies.launch import TrialsFailed
@@ -37,8 +38,8 @@ def compared(tmp_path_factory):
 
 
 def test_each_variant_gets_its_best_rate_and_new_seeds(compared):
-    rows = pd.read_csv(compared / benchmark.TABLE)
-    own = rows[rows["links"] == "own"]
+    rows = pd.read_csv(compared / BENCHMARK)
+    own = rows[rows["links"] == OWN_LINKS]
     assert own[["variant", "seed"]].to_numpy().tolist() == [
         ["splitfed_v1", 5], ["splitfed_v1", 6], ["cse_fsl", 5], ["cse_fsl", 6],
     ]  # fmt: skip
@@ -47,15 +48,15 @@ def test_each_variant_gets_its_best_rate_and_new_seeds(compared):
 
 
 def test_other_links_have_the_scores_of_the_training_and_times_of_their_own(compared):
-    rows = pd.read_csv(compared / benchmark.TABLE).set_index(["variant", "seed"])
-    own, wifi = (rows[rows["links"] == links] for links in ("own", "wifi"))
+    rows = pd.read_csv(compared / BENCHMARK).set_index(["variant", "seed"])
+    own, wifi = (rows[rows["links"] == links] for links in (OWN_LINKS, "wifi"))
     assert (own["score"] == wifi["score"]).all()
     assert (own["simulated_s"] > wifi["simulated_s"]).all()
     assert wifi["holds"].xs("splitfed_v1", level="variant").all()
 
 
 def test_the_targets_are_the_references_seed_by_seed(compared):
-    rows = pd.read_csv(compared / benchmark.TABLE).query("links == 'own'")
+    rows = pd.read_csv(compared / BENCHMARK).query("links == @OWN_LINKS")
     first = rows[rows["variant"] == "splitfed_v1"]
     assert (first["target"] <= 0.9 * 1.0).all()
     assert rows.groupby("seed")["target"].nunique().tolist() == [1, 1]
@@ -75,7 +76,7 @@ def test_a_further_method_costs_its_own_runs_alone(compared, monkeypatch):
     reused = [news for news in ran if type(news).__name__ == "Reused"]
     began = [news for news in ran if type(news).__name__ == "Began"]
     assert (len(reused), len(began)) == (2 * 2 + 2 * 2, 2 + 2)
-    rows = pd.read_csv(compared / benchmark.TABLE)
+    rows = pd.read_csv(compared / BENCHMARK)
     assert list(dict.fromkeys(rows["variant"])) == ["splitfed_v1", "cse_fsl", "fedavg"]
 
 
@@ -84,9 +85,17 @@ def test_pilots_seeds_are_not_compared():
         benchmark.pilots(study(benchmark={"rates": [0.1], "pilot_seed": 6}))
 
 
-def test_rates_of_the_grid_are_refused():
-    with pytest.raises(ScenarioError, match="is chosen by the benchmark"):
+def test_rates_of_the_scenario_are_refused():
+    with pytest.raises(ScenarioError, match=r"grid\.train\.lr: is chosen by the benchmark"):
         benchmark.pilots(study(grid={"train.lr": [0.1, 0.2]}))
+    with pytest.raises(ScenarioError, match=r"--set: train\.lr: is chosen by the benchmark"):
+        benchmark.pilots(parse(SCENARIO, overrides=["train.lr=0.1"]))
+
+
+@pytest.mark.parametrize("name", ["as trained", "../up", ""])
+def test_names_of_links_are_names_of_folders(name):
+    with pytest.raises(ScenarioError, match=r"benchmark\.links"):
+        study(benchmark={"links": {name: {"uplink_bps": 2e7, "downlink_bps": 5e7}}})
 
 
 def test_further_methods_stand_behind_the_grid():

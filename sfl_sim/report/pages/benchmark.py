@@ -16,6 +16,7 @@ from sfl_sim.metrics.ranks import interval, ranks
 from sfl_sim.report import figures, style
 from sfl_sim.report.display import any_of, data_size, data_unit, duration, percent, plural, points, prefixed, time_unit
 from sfl_sim.report.html_page import write_page
+from sfl_sim.report.load import BENCHMARK, OWN_LINKS
 from sfl_sim.report.panel import Cell, Column, Drawing, Panel, Table, by_variant
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from rich.table import Table as TerminalTable
 
-OWN, TABLE = "own", "benchmark.csv"
-"""The links of the scenario, and the table of a benchmark's folder."""
 WHAT = (
     ({"is_split": False}, "trains the whole model on the phone"),
     ({"is_split": True, "gets_gradients": False}, "needs no gradient from the server"),
@@ -52,7 +51,7 @@ class Compared:
     @cached_property
     def own(self) -> pd.DataFrame:
         """The rows of the scenario's own links."""
-        return self.rows[self.rows["links"] == OWN]
+        return self.rows[self.rows["links"] == OWN_LINKS]
 
     @cached_property
     def variants(self) -> list[str]:
@@ -88,7 +87,7 @@ class Compared:
 def load_compared(folder: Path) -> Compared:
     """Read the table of a benchmark. Raises ScenarioError if there is none, or nothing in it."""
     try:
-        rows = pd.read_csv(folder / TABLE)
+        rows = pd.read_csv(folder / BENCHMARK)
     except (OSError, ValueError) as error:
         raise ScenarioError("is not the folder of a benchmark", key="folder", found=str(folder)) from error
     if rows.empty:
@@ -242,7 +241,7 @@ def panels(found: Compared) -> list[Panel]:
         Panel("All methods", about, tables=[table(found, columns(found))]),
         Panel("What it costs", front, fronts(found), columns=2),
     ]
-    others = [links for links in found.rows["links"].unique() if links != OWN]
+    others = [links for links in found.rows["links"].unique() if links != OWN_LINKS]
     if others:
         made.append(Panel("On other links", LINKS, tables=[on_links(found, others)]))
     caption = f"Against {found.reference}, seed by seed; accuracy with a 95 % interval where there are several seeds."
@@ -291,7 +290,7 @@ def on_links(found: Compared, others: Sequence[str]) -> Table:
     cells = []
     for name in found.variants:
         row = [Cell(name)]
-        for links in (OWN, *others):
+        for links in (OWN_LINKS, *others):
             own = found.of(name, found.rows[found.rows["links"] == links])
             if own.empty:
                 row.append(Cell("–"))
