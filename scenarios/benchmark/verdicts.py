@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from scenarios.trends import Comparison, print_verdicts
+from sfl_sim.report.load import BENCHMARK, OWN_LINKS
 
 CSE, HERON, SAGE = "cse_fsl, upload_every=5, first", "heron, upload_every=5, first", "fsl_sage, upload_every=5"
 GUESSING, MARGIN = 10.0, 5.0
@@ -58,8 +59,8 @@ def trends(table: pd.DataFrame) -> dict[str, list[Comparison]]:
 def main() -> None:
     """Print a Markdown table."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "reports/benchmark_images-benchmark")
-    table = pd.read_csv(folder / "benchmark.csv").query("links == @OWN_LINKS")
-    print_verdicts(trends(table), "percent, hours or megabytes")
+    table = pd.read_csv(folder / BENCHMARK)
+    print_verdicts(trends(table[table["links"] == OWN_LINKS]), "percent, hours or megabytes")
 
 
 if __name__ == "__main__":

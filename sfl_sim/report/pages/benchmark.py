@@ -273,10 +273,13 @@ def against(scores: pd.Series, cost: pd.Series, title: str) -> go.Figure:
     """Accuracy against a cost, on a logarithmic axis; the front is named."""
     figure, best = figures.canvas(380), non_dominated(-scores.to_numpy(), cost.to_numpy())
     for is_best, colour in ((False, style.MUTED), (True, style.VARIANT_COLOURS[0])):
-        own = scores[best == is_best]
+        own = scores[best == is_best].loc[lambda names: cost[names.index].sort_values().index]
+        is_left = cost[own.index] ** 2 < cost.min() * cost.max()  # names stay inside the figure, beside one another
+        places = ["top right" if left else "middle left" for left in is_left[:-1]]
+        places += ["top right" if left else "top left" for left in is_left[-1:]]
         figure.add_scatter(
             x=cost[own.index].to_numpy(), y=100 * own.to_numpy(), text=[str(escape(name)) for name in own.index],
-            mode="markers+text" if is_best else "markers", textposition="top center", showlegend=False,
+            mode="markers+text" if is_best else "markers", textposition=places, showlegend=False,
             textfont={"size": 11, "color": style.INK}, marker={"color": colour, "size": 9 if is_best else 7},
             hovertemplate="%{text}<br>%{y:.1f} %, %{x:.3~g}<extra></extra>",
         )  # fmt: skip
