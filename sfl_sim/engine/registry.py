@@ -17,6 +17,7 @@ from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.libraries import LibraryModel
 from sfl_sim.models.zoo import Given, as_builder
 from sfl_sim.scenario.load import Study, value_of
+from sfl_sim.scenario.method_names import NAMES
 from sfl_sim.scenario.optional_sections import SHORT, Coding, Wire
 from sfl_sim.scenario.own_code import find_object, is_object, require_permission
 from sfl_sim.scenario.presets import PRESETS
@@ -68,7 +69,8 @@ def find_model(model: Model) -> Given:
 
 def find_method(name: str) -> type[Method]:
     """Return the method's class. Raises ScenarioError if there is none."""
-    kind = named(name, METHODS, "method.name", "methods")
+    known = METHODS | NAMES  # the latter are replaced, but may be suggested
+    kind = named(name, known, "method.name", "methods")
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         raise ScenarioError("is not a subclass of sfl_sim.methods.Method", key="method.name", found=name)
     return kind

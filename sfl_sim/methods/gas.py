@@ -221,8 +221,8 @@ class TrainFilled(Step):
         """Give as many rows of each label, first those that are there."""
         generator = torch.Generator().manual_seed(torch_seed(*self.draws))
         _, means, variances = moments
-        noise = torch.randn(n_labels, rows, means.shape[1], generator=generator, dtype=z.dtype).to(z.device)
-        drawn = means.unsqueeze(1) + noise * (variances + LEAST_VARIANCE).sqrt().unsqueeze(1)
+        noise = torch.randn(n_labels, rows, means.shape[1], generator=generator, dtype=means.dtype).to(z.device)
+        drawn = (means.unsqueeze(1) + noise * (variances + LEAST_VARIANCE).sqrt().unsqueeze(1)).to(z.dtype)
         is_label = one_hot(labels, n_labels)
         place = (is_label.cumsum(dim=0) * is_label).sum(dim=1) - 1  # of a row among those of its label
         place = torch.where(place < rows, labels * rows + place, n_labels * rows)
