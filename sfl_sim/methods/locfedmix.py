@@ -44,7 +44,7 @@ class MixOptions(MethodOptions):
     partners: Annotated[int, Field(ge=0)] = 1
     """Number of other clients with whom each client is mixed in a step; 0: none."""
     recon_weight: Annotated[float, Field(ge=0)] = 1.0
-    """Weight of the loss of the client's decoder in what trains part-1 (rho)."""
+    """Weight of the loss of the client's decoder in what trains part-1 (rho); 0: there is no decoder."""
     decoder_lr: Annotated[float, Field(gt=0)] = 1e-3
     """Learning rate of the decoder, by Adam."""
 
@@ -62,18 +62,20 @@ class LocFedMix(Pooled, survives=True):
         super().__init__(task, options)
         if task.network.tokens:
             raise ScenarioError("draws images again, and has none", key="method.name", found=task.method)
-        (self.decoder,) = decoder_network(task.network, task.cut).split(seed=task.seed, device=task.device)
-        self.client_model = Bundle([self.part1, self.decoder])
+        if self.options.recon_weight:
+            decoder = decoder_network(task.network, task.cut).split(seed=task.seed, device=task.device)
+            self.client_model = Bundle([self.part1, *decoder])
         self.n_steps = 0
         """Number of steps begun, which names the draws of mixtures."""
 
     def forwards(self, c: int, model: Replica | Bundle, batch: Batch, round: int) -> Flow:
         """a_c goes to the server; meanwhile the client draws its samples again."""
         smashed = yield on(c, self.forward, part1_of(model), batch)
-        yield start(self.reconstruction(c, model, smashed, batch))
+        if isinstance(model, Bundle):
+            yield start(self.reconstruction(c, model, smashed, batch))
         return (yield from self.wire.upload(smashed, self.part1.part, batch, c, round))
 
-    def reconstruction(self, c: int, model: Replica | Bundle, smashed: Value, batch: Batch) -> Flow:
+    def reconstruction(self, c: int, model: Bundle, smashed: Value, batch: Batch) -> Flow:
         """Compute the decoder's loss and its gradients, for which the client's next step waits at its device."""
         with suppress(Lost):
             yield on(c, Reconstruct(), model, smashed, batch)
@@ -87,7 +89,9 @@ class LocFedMix(Pooled, survives=True):
         return dispatched((yield on(SERVER, step, self.part2, list(smashed.values()))), smashed)
 
     def client_step(self, c: int, sizes: Mapping[int, int], round: int) -> Step:
-        """The client's step from the gradient at the cut and that of its decoder."""
+        """The client's step from the gradient at the cut and that of its decoder, if there is one."""
+        if not self.options.recon_weight:
+            return super().client_step(c, sizes, round)
         return StepBoth(self.optimiser(round, c), Adam(self.options.decoder_lr), self.options.recon_weight)
 
 

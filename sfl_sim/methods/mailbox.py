@@ -53,10 +53,6 @@ class Mailbox:
         self._n_taken += 1
         return self._messages.popleft()
 
-    def closing(self, flow: Flow) -> Flow:
-        """Run a flow of the client; if the client is lost in it, whoever waits here goes on, and gets `Lost`, too."""
-        return (yield from closing(flow, self))
-
     def close(self) -> Flow:
         """Let whoever waits here go on, and get `Lost`."""
         self.is_closed = True

@@ -16,7 +16,7 @@ from pydantic import Field
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task, once_a_round
-from sfl_sim.methods.mailbox import Mailbox
+from sfl_sim.methods.mailbox import Mailbox, closing
 from sfl_sim.methods.split import SplitMethod
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, On, State, Value, expect, on, par, send
@@ -82,7 +82,7 @@ class SplitFrozen(SplitMethod, survives=True):
             n_sent = 0 if c in self.sent else n_sent // self.data.passes(c)
         feed = self.feed(c, mailbox, batches[:n_sent], round)
         serve = self.serve(c, mailbox, batches[:n_sent], batches[n_sent:], round)
-        yield par([mailbox.closing(feed), mailbox.closing(serve)])
+        yield par(closing(flow, mailbox) for flow in (feed, serve))
 
     def feed(self, c: int, mailbox: Mailbox, batches: Sequence[Batch], round: int) -> Flow:
         """Send the activations of every mini-batch, at most `ahead` before the server has trained on them."""

@@ -21,15 +21,9 @@ def exit_work(model: Bundle, samples: int, passes: int) -> Work:
     return Work.total([member.part.work(samples, passes) for member in model.members[:2]])
 
 
-@dataclass(frozen=True)
-class ExitForward(Step):
-    """phi and h on a batch; gives the smashed data, as `Forward` does.
+class HeadForward(Step):
+    """phi and h on a batch; gives the smashed data."""
 
-    gamma times the gradient of l_C is known at once, and waits for the server's: that of h in h, that of the smashed
-    data in `pending`.
-    """
-
-    gamma: float
     name = "forward"
 
     def work(self, model: Bundle, batch: Value) -> Work:
@@ -37,8 +31,19 @@ class ExitForward(Step):
         return exit_work(model, batch.samples, passes=1)
 
     def out(self, model: Bundle, batch: Value) -> Value:
-        """Make smashed data, as large as without an exit."""
+        """Make smashed data, as large as without a head."""
         return Forward().out(model.replicas[0], batch)
+
+
+@dataclass(frozen=True)
+class ExitForward(HeadForward):
+    """phi and h on a batch; gives the smashed data, as `Forward` does.
+
+    gamma times the gradient of l_C is known at once, and waits for the server's: that of h in h, that of the smashed
+    data in `pending`.
+    """
+
+    gamma: float
 
     def run(self, model: Bundle, batch: Value) -> tuple[Tensor, Tensor]:
         """Compute activations (n, ...) detached from the graph, which waits in phi; gives labels (n,), too."""

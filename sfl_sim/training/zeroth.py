@@ -17,7 +17,7 @@ from torch import Tensor
 from sfl_sim.models.replica import Bundle, Replica
 from sfl_sim.ops import Step, Value, Work
 from sfl_sim.rng import torch_seed
-from sfl_sim.training.exit_steps import exit_work
+from sfl_sim.training.exit_steps import HeadForward, exit_work
 from sfl_sim.training.optimisers import Optimiser
 from sfl_sim.training.steps import Forward
 
@@ -108,18 +108,8 @@ class ForwardShifted(Forward):
         return (shifted([part1], batch.load()[0], u, self.sign * self.directions.mu),)
 
 
-class LossForward(Step):
+class LossForward(HeadForward):
     """phi and h on a batch without a graph; gives the smashed data, and keeps the loss in `pending`."""
-
-    name = "forward"
-
-    def work(self, model: Bundle, batch: Value) -> Work:
-        """Count the forward passes of both."""
-        return exit_work(model, batch.samples, passes=1)
-
-    def out(self, model: Bundle, batch: Value) -> Value:
-        """Make smashed data."""
-        return Forward().out(model.replicas[0], batch)
 
     def run(self, model: Bundle, batch: Value) -> tuple[Tensor, Tensor]:
         """Compute activations (n, ...); gives labels, too."""

@@ -121,7 +121,7 @@ AIMS = (
 
 
 def headlines(found: Compared) -> list[Markup]:
-    """Say who is best in what, and whom chance does not tell apart from it."""
+    """Say who is best in what, and with whose interval of ranks its own overlaps."""
     sentences = []
     for column, more, words in AIMS:
         ranked = ranked_by(found, column, more)
@@ -136,7 +136,7 @@ def headlines(found: Compared) -> list[Markup]:
         if alike and found.n_seeds > 1:
             names = any_of([escape(name) for name in alike[:8]])
             more_of_them = f" and {len(alike) - 8} more" if len(alike) > 8 else ""
-            told += Markup("; seeds do not tell it apart from {}{}").format(names, more_of_them)
+            told += Markup("; its interval overlaps with that of {}{}").format(names, more_of_them)
         sentences.append(told + ".")
     missed = [name for name, value in found.medians("seconds_to_target").items() if not math.isfinite(value)]
     if missed:
@@ -227,7 +227,7 @@ def table(found: Compared, shown: Sequence[Column]) -> Table:
     note = (
         "Medians over seeds, ± standard deviation; ranks are means over seeds with a 95 % interval; the best of each "
         "column is shaded. A title sorts. Half the time and half the bytes are those that "
-        f"{found.reference} spends in all its rounds."
+        f"{found.reference} spends in all its rounds; the best round within them counts."
     )
     return by_variant(shown, listed, note=note)
 
