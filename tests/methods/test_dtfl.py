@@ -56,6 +56,21 @@ def test_decisions_follow_from_what_was_seen_and_from_nothing_else():
     assert chosen[0] == chosen[1] == [1, 2, 2]
 
 
+def test_a_round_takes_the_slower_of_device_and_server_and_then_the_uplink():
+    """The server's rate is such that its three passes of part-2 take longer than a quick device."""
+    method = run(DtflOptions(tiers=[1, 2]), rounds=0, cut=1).method
+    for device_s in (1.0, 1e9):
+        method.task.seen.rounds = {0: {1: ClientRound(device_s, 1e4, 0.5, 1e4, 0.1, 1e4)}}
+        method.task.seen._server_macs, method.task.seen._server_s = 2.0, 1.0
+        method.cut_in = {0: {1: 1}}
+        for cut, time_s in method.times_s(0).items():
+            part1, part2 = method.parts[cut]
+            own_s = device_s * method._macs(cut) / method._macs(1)
+            server_s = 3 * SAMPLES[0] * part2.part.macs / 2.0
+            sent_s = SAMPLES[0] * (part1.part.out_numel * 8 + part1.part.label_bytes) * 0.5 / 1e4
+            assert time_s == pytest.approx((server_s if device_s == 1.0 else own_s) + sent_s)
+
+
 @given(st.lists(st.lists(st.floats(0.1, 100), min_size=3, max_size=3), min_size=1, max_size=4))
 def test_no_assignment_is_faster_and_nobody_could_hold_more(table):
     times_s = {c: dict(enumerate(row, 1)) for c, row in enumerate(table)}

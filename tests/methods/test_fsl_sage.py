@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.methods import METHODS
-from sfl_sim.methods.fsl_sage import Align, FslSage, SageOptions
-from sfl_sim.ops import SERVER, Value, on
+from sfl_sim.methods.fsl_sage import Align, FslSage, SageOptions, TrainAndStore
+from sfl_sim.ops import SERVER, State, Value, on
 from sfl_sim.store import places
 from sfl_sim.testing import simulate
 from sfl_sim.training.optimisers import Adam, Sgd
@@ -101,6 +101,12 @@ def test_the_store_keeps_the_newest_samples():
     stores = found.method.stores
     assert [len(stores[c].content[1]) for c in (0, 1)] == [5, 5]
     assert found.method.n_stored == {0: 5, 1: 5}
+    part2 = task([4]).network.split(1, seed=0, device=torch.device("cpu"))[1]
+    store, step = State("store"), TrainAndStore(Sgd(0.1), rows=3)
+    for labels in ([0, 1], [2, 0]):
+        content = torch.randn(2, 8, dtype=torch.float64), torch.tensor(labels)
+        step.run(part2, Value("smashed", samples=2, content=content), store)
+    assert store.content[1].tolist() == [1, 2, 0]
 
 
 def test_work_counts_two_passes_for_the_goal_and_six_of_the_head_in_every_epoch():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from small_world import fleet, task
+from torch.nn.functional import cross_entropy
 
 from sfl_sim.methods.gas import Gas, GasOptions, Observe, PriorGradient, TrainFilled, merged_moments, moments
 from sfl_sim.ops import State, Value
@@ -67,13 +68,17 @@ def test_each_label_gets_equally_many_rows_of_which_real_ones_come_first():
     assert torch.equal(found, again)
 
 
-def test_a_client_with_equal_shares_of_labels_gets_the_plain_gradient():
+def test_shares_of_labels_shift_the_answers_and_equal_ones_change_nothing():
     """A constant in front of a softmax changes nothing."""
     part2 = task([4]).network.split(1, seed=0, device=torch.device("cpu"))[1]
     value = rows_of(np.random.default_rng(0).normal(size=(2, 8)).tolist(), [0, 2])
     steps = InputGradient(), PriorGradient((-1.0,) * 3), PriorGradient((0.0, -2.0, -3.0))
     plain, equal, skewed = (step.run(part2, value) for step in steps)
     assert torch.allclose(plain, equal)
+    x = value.content[0].clone().requires_grad_()
+    answers = part2.weights(x, training=True) + torch.tensor([0.0, -2.0, -3.0], dtype=x.dtype)
+    cross_entropy(answers, value.content[1]).backward()
+    assert torch.allclose(skewed, x.grad)
     assert not torch.allclose(plain, skewed)
 
 
@@ -97,6 +102,14 @@ def test_gradients_for_clients_leave_part_2_alone_and_rounds_end_with_as_many_up
     figures = found.method.figures()
     assert figures.keys() == {"staleness_mean", "staleness_max"}
     assert figures["staleness_mean"] == pytest.approx(np.mean(found.method.staleness))
+
+
+def test_rows_of_later_steps_weigh_more():
+    """A row of step k counts k times."""
+    method = run(rounds=2).method
+    weights, _, _ = method.statistics.content
+    assert method.n_steps > 1
+    assert weights.sum() == sum(number * len(SAMPLES) * 4 for number in range(1, method.n_steps + 1))
 
 
 def test_label_counts_are_sent_once():

@@ -61,6 +61,12 @@ def test_heron_with_all_axes_takes_the_steps_of_cse_fsl(axes, estimator):
     assert distance(run("heron", options).method, run("cse_fsl").method) < 1e-4
 
 
+def test_a_shift_of_heron_is_as_long_as_the_option_says():
+    method = run("heron", HeronOptions(mu=0.02)).method
+    u = method.directions.of(0, 1, 0).draw(0, method.client_model.replicas)
+    assert method.directions.mu * float(torch.cat(u).norm()) == pytest.approx(0.02)
+
+
 def test_heron_costs_two_thirds_of_a_client_of_cse_fsl_and_sends_the_same():
     """One forward pass more instead of a backward pass that is worth two."""
     ours, plain = (run(name, options, device=None).rows for name, options in

@@ -9,6 +9,7 @@ from sfl_sim.engine.news import silent
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.load import BENCHMARK, OWN_LINKS
+from sfl_sim.report.load import load as load_run
 from sfl_sim.scenario.load import parse
 from sfl_sim.studies import benchmark
 from sfl_sim.studies.launch import TrialsFailed
@@ -62,6 +63,18 @@ def test_the_targets_are_the_references_seed_by_seed(compared):
     assert rows.groupby("seed")["target"].nunique().tolist() == [1, 1]
     assert (first["seconds_to_target"] <= first["simulated_s"]).all()
     assert (first["joule_to_target"] <= first["joule"]).all()
+
+
+def test_half_of_what_the_reference_spends_is_a_budget(compared):
+    """The best round within it counts."""
+    rows = pd.read_csv(compared / BENCHMARK).query("links == @OWN_LINKS")
+    (run,) = (each for each in compared.glob("run-*") if each.is_dir() and not each.name.endswith("-wifi"))
+    rounds = load_run(run).rounds
+    of_method = rounds.groupby([rounds["variant"].str.partition(",")[0], "seed"])
+    for row in rows.to_dict("records"):
+        own, reference = (of_method.get_group((name, row["seed"])) for name in (row["variant"], "splitfed_v1"))
+        best = own.loc[own["ended_s"] <= 0.5 * reference["ended_s"].max(), "accuracy"].max()
+        assert row["score_in_half_time"] == pytest.approx(best, rel=1e-5, nan_ok=True)
 
 
 def test_a_further_method_costs_its_own_runs_alone(compared, monkeypatch):
