@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from sfl_sim.errors import DeadlockError
 from sfl_sim.methods import METHODS
-from sfl_sim.methods.mailbox import Mailbox
+from sfl_sim.methods.mailbox import Mailbox, closing
 from sfl_sim.methods.split import SharedServer, SplitMethod
 from sfl_sim.models.exit_heads import exit_network
 from sfl_sim.models.replica import Bundle
@@ -42,13 +42,13 @@ class OneWay(SharedServer, SplitMethod, survives=True):
         mailbox, batches = Mailbox(c), list(batches)
         feed = self.feed(c, mailbox, model, batches, round)
         serve = self.serve(mailbox, part2, len(batches) // EVERY, round)
-        yield par([mailbox.closing(feed), mailbox.closing(serve)])
+        yield par([closing(feed, mailbox), closing(serve, mailbox)])
 
     def feed(self, c, mailbox, model, batches, round):
         for batch in batches:
             smashed = yield on(c, ExitForward(1.0), model, batch)
             if batch.step % EVERY == EVERY - 1:  # the message crosses beside the backward pass
-                yield start(mailbox.closing(self.post(mailbox, smashed, model, batch, c, round)))
+                yield start(closing(self.post(mailbox, smashed, model, batch, c, round), mailbox))
             nothing = Value("gradients", samples=batch.samples, step=batch.step)
             yield on(c, ExitBackward(self.optimiser(round)), model, nothing)
 

@@ -80,7 +80,7 @@ class Compared:
         return wide.mask(has_run & wide.isna(), math.inf) if late else wide
 
     def medians(self, column: str) -> pd.Series:
-        """The median over seeds of each variant; that of a target is infinite if most seeds miss it."""
+        """The median over seeds of each variant; that of a target is infinite if at least half of the seeds miss it."""
         return self.by_seed(column, late=column.endswith("_to_target")).median()
 
 
@@ -142,7 +142,7 @@ def headlines(found: Compared) -> list[Markup]:
     if missed:
         target = percent(float(found.own["target"].median()))
         sentences.append(
-            Markup("The target, {} in the median, is missed with most seeds by {}.").format(
+            Markup("The target, {} in the median, is missed with at least half of the seeds by {}.").format(
                 target, any_of(list(map(escape, missed)))
             )
         )
