@@ -19,15 +19,17 @@ from sfl_sim.engine.initial import starting
 from sfl_sim.engine.losses import build_loss
 from sfl_sim.engine.optimisation import counts_of_clients, one_batch_size, optimisation
 from sfl_sim.engine.participation import round_size
-from sfl_sim.engine.registry import find_codec, find_method, find_model, find_order, method_options
+from sfl_sim.engine.registry import find_codec, find_cut_policy, find_method, find_model, find_order, method_options
 from sfl_sim.engine.tiers import build_tiers
 from sfl_sim.errors import ScenarioError
 from sfl_sim.goals import Goal
 from sfl_sim.methods import METHODS, Method, Task
 from sfl_sim.methods.chain import chain
+from sfl_sim.methods.cut_policies import CutPolicy
 from sfl_sim.methods.hierarchical import hierarchical
+from sfl_sim.methods.seen import Seen
 from sfl_sim.methods.wire import Wire
-from sfl_sim.models.cuts import client_cuts, cuts_at
+from sfl_sim.models.cuts import LASTING, client_cuts, cuts_at
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.lora import Lora
@@ -74,7 +76,7 @@ def build_method(
     kind = find_method(scenario.method.name)
     net = build_network(scenario, dataset)
     options = method_options(kind, scenario)
-    cuts, round_cuts = _cuts(scenario, net, fleet) if kind.splits(options) else ([], [])
+    cuts, round_cuts, cut_policy = _cuts(scenario, net, fleet) if kind.splits(options) else ([], [], None)
     if net.lora and not kind.trains_part1:
         net = build_network(scenario, dataset, above=max(cuts))
     net = net.with_settings(replace(net.forward_settings, loss=build_loss(train, dataset, net, device)))
@@ -92,7 +94,8 @@ def build_method(
         label_counts=counts, label_names=dataset.label_names, seed=scenario.seed, device=device,
         sample_s=SecondsPerSample(net, cuts, data=data, fleet=fleet, wire=wire),
         participants=round_size(scenario.clients.participation, len(shares)),
-        round_cuts=round_cuts, method=scenario.method.name, wire=wire,
+        round_cuts=round_cuts, cut_policy=cut_policy, method=scenario.method.name, wire=wire,
+        seen=Seen(server_workers(scenario, next(iter(scenario.servers), places.SERVER))),
     )  # fmt: skip
     method = _with_tiers(kind, scenario)(task, options)
     _check_defences(scenario, method)
@@ -269,7 +272,7 @@ def _check_error_feedback(scenario: Scenario, round_cuts: Sequence[int]) -> None
     if lora and lora.aggregate in ("concat", "svd"):
         problem = f"adds what factors have lost to new ones: lora.aggregate {lora.aggregate} replaces them every round"
     if round_cuts:
-        problem = "adds what layers have lost to other layers: model.cut is drawn for every round"
+        problem = "adds what layers have lost to other layers: model.cut changes between rounds"
     if problem:
         raise ScenarioError(problem, key="wire.error_feedback", found=True, allowed="false")
 
@@ -305,16 +308,16 @@ def check_rounds(scenario: Scenario, key: str, rounds: Sequence[int]) -> None:
         raise ScenarioError("no such round", key=key, found=max(rounds), allowed=f"1 to {last}")
 
 
-def _cuts(scenario: Scenario, net: Network, fleet: Fleet) -> tuple[list[int], list[int]]:
-    """Choose the task's `cuts` and `round_cuts`."""
+def _cuts(scenario: Scenario, net: Network, fleet: Fleet) -> tuple[list[int], list[int], CutPolicy | None]:
+    """Choose the task's `cuts`, `round_cuts` and `cut_policy`."""
     cut, n_clients = scenario.model.cut, len(fleet.macs_per_s)
     if not isinstance(cut, ClientCuts):
-        return [net.cut_at(cut)] * n_clients, []
-    if cut.by != "round":
+        return [net.cut_at(cut)] * n_clients, [], None
+    if cut.by in LASTING:
         rng = stream(scenario.seed, "client cuts")
-        return client_cuts(net, cut.by, cut.values, macs_per_s=fleet.macs_per_s, rng=rng), []
+        return client_cuts(net, cut.by, cut.values, macs_per_s=fleet.macs_per_s, rng=rng), [], None
     round_cuts = cuts_at(net, cut.values)
-    return [max(round_cuts)] * n_clients, round_cuts
+    return [max(round_cuts)] * n_clients, round_cuts, None if cut.by == "round" else find_cut_policy(cut.by)
 
 
 def build_executor(train: Train, device: torch.device | None) -> Eager | Timing:

@@ -8,11 +8,8 @@ from functools import cache
 from sfl_sim.data.batches import ClientData
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.network import Network
-from sfl_sim.models.replica import Replica
-from sfl_sim.ops import Value
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.links import BITS_PER_BYTE
-from sfl_sim.training.steps import Forward
 
 
 class SecondsPerSample:
@@ -28,7 +25,7 @@ class SecondsPerSample:
     def __init__(self, network: Network, cuts: Sequence[int], data: ClientData, fleet: Fleet, wire: Wire) -> None:
         self.asked = False
         self._wire = wire
-        self._part1 = cache(lambda cut: Replica(network.part(0, cut)))
+        self._part1 = cache(lambda cut: network.part(0, cut))
         self._cuts = cuts
         self._whole = len(network)
         self._data = data
@@ -38,14 +35,10 @@ class SecondsPerSample:
         """Give the seconds per sample of client `c`."""
         self.asked = True
         batch_size, fleet = self._data.size(c), self._fleet
-        replica = self._part1(self._cuts[c] if self._cuts else self._whole)
-        part = replica.part
+        part = self._part1(self._cuts[c] if self._cuts else self._whole)
         device_s = fleet.processors[c].seconds(part.work(batch_size, passes=3))
         if not self._cuts:
             return device_s / batch_size
-        numel = part.out_numel if part.n_parameters else 0  # no gradient comes down to frozen layers
-        whole = Value("gradients", batch_size * numel * part.wire_dtype.itemsize, batch_size)
-        up = self._wire.coded_up(Forward().out(replica, Value("batch", samples=batch_size)), [part])
-        down = self._wire.coded_gradient(whole, up, part, c=c, round=0)
-        links_s = up.size_bytes / fleet.uplinks[c].mean_bps + down.size_bytes / fleet.downlinks[c].mean_bps
+        up_bytes, down_bytes = self._wire.crossing_bytes(part, batch_size)
+        links_s = up_bytes / fleet.uplinks[c].mean_bps + down_bytes / fleet.downlinks[c].mean_bps
         return (device_s + BITS_PER_BYTE * links_s) / batch_size

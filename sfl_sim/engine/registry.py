@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import wraps
 from importlib.metadata import EntryPoint
 from typing import Any
 
 import pydantic
 
 from sfl_sim.engine.catalogue import NO_NAME, choices, unknown_option
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.installed import find, imported, is_of_library
 from sfl_sim.methods import METHODS, Method
+from sfl_sim.methods.cut_policies import CUT_POLICIES, CutPolicy, Known
 from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.libraries import LibraryModel
 from sfl_sim.models.zoo import Given, as_builder
@@ -87,6 +89,28 @@ def find_order(name: str, key: str = "server.order") -> Order:
     if not fits:
         raise ScenarioError("is not a function that makes a policy of a roster", key=key, found=name)
     return order
+
+
+def find_cut_policy(name: str) -> CutPolicy:
+    """Return the policy that a scenario names for cuts, which checks what it chooses. Raises ScenarioError if none."""
+    key = "model.cut.by"
+    policy = named(name, CUT_POLICIES, key)
+    if not callable(policy):
+        raise ScenarioError("is no function", key=key, found=name)
+
+    @wraps(policy, updated=())
+    def checked(known: Known, clients: Sequence[int]) -> dict[int, int]:
+        try:
+            chosen = dict(policy(known, clients))
+            wrong = {c: cut for c, cut in chosen.items() if c not in clients or cut not in known.costs}
+        except Exception as error:  # a user's function may raise anything
+            raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}", key=key, found=name) from error
+        if wrong:
+            problem = f"must give clients {list(clients)[:9]} cuts of {known.cuts}"
+            raise ScenarioError(problem, key=key, found=wrong)
+        return chosen
+
+    return checked
 
 
 def method_options(kind: type[Method], scenario: Scenario) -> Any:

@@ -95,6 +95,7 @@ class Round:
         final: tables of the trained models by name, with the last round.
         joule: (operations,) energy that each operation takes from its client's battery; None if unknown.
         clients: its participants.
+        cuts: the last layer that each of them holds before its cut; empty without a cut.
         stopped: why training ends early with it; None if it does not.
     """
 
@@ -106,4 +107,5 @@ class Round:
     final: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     joule: NDArray[np.float64] | None = None
     clients: Sequence[int] = ()
+    cuts: Sequence[int] = ()
     stopped: str | None = None

@@ -211,6 +211,7 @@ class _Trial:
             round.labels,
             round.ops,
             clients=round.clients,
+            cuts=round.cuts,
             confusion=round.confusion,
             joule=round.joule,
             leakage=round.leakage,

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from sfl_sim.data.batches import ClientData
 from sfl_sim.errors import ScenarioError
+from sfl_sim.methods.cut_policies import CutPolicy
 from sfl_sim.methods.seen import Seen
 from sfl_sim.methods.tiers import Tiers
 from sfl_sim.methods.wire import Wire
@@ -35,8 +36,10 @@ class Task:
         network: the model.
         cuts: part-1 of client c is layers 1 to `cuts[c]`; empty for a method that is not split. A method reads it as
             `lasting_cuts`, or as `cut`, unless it knows `round_cuts`.
-        round_cuts: cuts of which one is drawn for every round, for all clients, and of which `cuts` hold the largest;
-            empty where `cuts` hold for all rounds.
+        round_cuts: cuts of which one is drawn for every round, for all clients, or `cut_policy` chooses one for each;
+            `cuts` hold the largest. Empty where `cuts` hold for all rounds.
+        cut_policy: chooses the clients' cuts before each round but the first, which begins with the first of
+            `round_cuts`; None for none.
         data: the clients' mini-batches.
         participants: clients that take part in a round, unless fewer are there; 0 if that is not known.
         label_counts: (C, L) training samples of each label that each client holds.
@@ -77,6 +80,7 @@ class Task:
     seed: int = 0
     device: torch.device | None = None
     round_cuts: Sequence[int] = ()
+    cut_policy: CutPolicy | None = None
     participants: int = 0
     wire: Wire = field(default_factory=Wire)
     seen: Seen = field(default_factory=Seen)
@@ -84,10 +88,16 @@ class Task:
 
     @property
     def lasting_cuts(self) -> Sequence[int]:
-        """Cuts of the clients that last through all rounds; raises ScenarioError if a cut is drawn for every round."""
+        """Cuts of the clients that last through all rounds; raises ScenarioError if they change between rounds."""
         if self.round_cuts:
-            raise ScenarioError(f"{self.method} has one cut for all rounds", key="model.cut.by", found="round")
+            by = self.cut_policy.__name__ if self.cut_policy else "round"
+            raise ScenarioError(f"{self.method} has the same cuts in all rounds", key="model.cut.by", found=by)
         return self.cuts
+
+    @property
+    def differing_cuts(self) -> list[int]:
+        """Cuts that the clients of one round can have; one, if they all have the same."""
+        return sorted({*(self.round_cuts if self.cut_policy else self.cuts)})
 
     @property
     def cut(self) -> int:
@@ -275,7 +285,7 @@ class Method(ABC):
     """True if the server serves clients' jobs in the order of `server.order`: the method announces them (`expect`)."""
     depends_on_time: bool = False
     """True if what is learned depends on when things happen: on the order of service, on speeds or on waiting times."""
-    looks_at_times: ClassVar[bool] = False
+    looks_at_times: bool = False
     """True if the method decides by `Task.seen`, which is filled for it alone."""
     forgets_lost: bool = False
     """True if a client that is lost leaves nothing behind: the round is as if it had not been chosen for it."""
@@ -393,6 +403,10 @@ class Method(ABC):
     def took_part(self, clients: Sequence[int]) -> Sequence[int]:
         """Give the participants of the round that has ended: those chosen for it, unless the method has its own."""
         return clients
+
+    def client_cuts(self, clients: Sequence[int]) -> Sequence[int]:
+        """Give the last layer that each of the round's clients holds before its cut; empty without a cut."""
+        return [self.task.cuts[c] for c in clients] if self.is_split else []
 
     def figures(self) -> Mapping[str, float]:
         """Give the method's own figures of the round that has ended, by their column in rounds.parquet."""

@@ -40,7 +40,7 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
     options: DtflOptions
     examples = (DtflOptions(tiers=[1, 2], count_models=True), DtflOptions(tiers=[1]))
     neutral = None
-    only_averages = looks_at_times = True
+    only_averages = True
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         wanted = options.tiers if isinstance(options, DtflOptions) else None
@@ -49,30 +49,28 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
         for cut in tiers if wanted else ():
             if not 0 < cut <= most:
                 raise ScenarioError("is no cut of the network", key="method.tiers", found=cut, allowed=f"1 to {most}")
-        for cut in task.lasting_cuts if wanted else ():
-            if cut not in tiers:
+        for cut in task.lasting_cuts:
+            if wanted and cut not in tiers:
                 problem = "must be a tier, since clients begin there"
                 raise ScenarioError(problem, key="model.cut", found=cut, allowed=tiers)
         super().__init__(task, options, more_cuts=tiers)
+        self.looks_at_times = True
         self.depends_on_time = len(self.cuts) > 1
         self.heads = {cut: self.new_head(cut) for cut in self.cuts}
         """The head of each tier, averaged over the clients that were in it."""
-        self.cut_in: dict[int, dict[int, int]] = {}
-        """The cut of each client in the rounds of which it was not lost."""
         self.models: dict[int, Bundle] = {}
 
-    def visits(self, round: int, clients: Sequence[int]) -> dict[int, Visit]:
+    def choose_cuts(self, round: int, clients: Sequence[int]) -> Mapping[int, int]:
         """Choose the clients' tiers by what has been seen; who has not been seen stays where clients begin."""
-        times_s = {c: self.times_s(c) for c in clients if self.cut_in.get(c)}
-        cuts = deepest(times_s)
-        own = {c: cuts.get(c, self.task.cuts[c]) for c in clients}
         self.models = {}
-        return {c: Visit(own[c], self.data.n_batches(c)) for c in clients}
+        return {c: self.task.cuts[c] for c in clients} | deepest(
+            {c: self.times_s(c) for c in clients if self.held.get(c)}
+        )
 
     def times_s(self, c: int) -> dict[int, float]:
         """Estimate the seconds of a client's round with each cut: of device or server, the slower one, and uplink."""
-        seen, current = self.task.seen, self.cut_in[c][max(self.cut_in[c])]
-        rounds = [each for each, cut in self.cut_in[c].items() if cut == current and each in seen.rounds[c]]
+        seen, current = self.task.seen, self.held[c][max(self.held[c])]
+        rounds = [each for each, cut in self.held[c].items() if cut == current and each in seen.rounds[c]]
         device_s = smoothed([seen.rounds[c][each].device_s for each in rounds])
         samples, server, up_bps = self.data.seen(c), seen.server_macs_per_s, seen.up_bps(c)
         assert server is not None
@@ -98,7 +96,7 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
         boxes, batches = Boxes.of(c), list(self.data.steps(c, round, visit.n_batches))
         flows = self.work(c, visit, boxes, batches, round), self.serve(c, visit.part2, boxes, batches, round)
         yield par(closing(flow, *boxes) for flow in flows)
-        self.cut_in.setdefault(c, {})[round] = visit.cut
+        self.held.setdefault(c, {})[round] = visit.cut
 
     def work(self, c: int, visit: Visit, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:
         """Download part-1 and head, train them while activations go up, and upload them behind these."""

@@ -62,6 +62,11 @@ class Hierarchical(Tiered):
         self.tree.count({server: self.weight(group) for server, group in groups.items()})
         yield from self.tree.average(round)
 
+    def client_cuts(self, clients: Sequence[int]) -> Sequence[int]:
+        """Give the cut of each of the round's clients, as the host of the server that serves it has it."""
+        own = {c: server for server, group in self._groups.items() for c in group}
+        return [cut for c in clients for cut in self.hosts[own[c]].client_cuts([c])]
+
     def held_bytes(self, clients: Sequence[int]) -> dict[ServerNode, int]:
         """Give the bytes of models that each server of the first tier holds while `clients` train, if known."""
         homes = self.task.tiers.homes(self._round)

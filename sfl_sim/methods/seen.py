@@ -11,7 +11,11 @@ NEWEST = 0.5
 
 
 class ClientRound(NamedTuple):
-    """A client in a round: what it and its links have done, and for how long they were busy with it."""
+    """A client in a round: what it, its links and the server have done for it, and for how long they were busy with it.
+
+    Attributes:
+        queue_s: seconds for which its jobs have waited in the server's queue.
+    """
 
     device_s: float
     macs: float
@@ -19,6 +23,9 @@ class ClientRound(NamedTuple):
     up_bytes: float
     down_s: float
     down_bytes: float
+    server_s: float = 0.0
+    jobs: float = 0.0
+    queue_s: float = 0.0
 
 
 class Seen:
@@ -27,12 +34,16 @@ class Seen:
     Rates include what else takes time, such as latency. They are smoothed over a client's rounds, the latest counting
     half; a client that has not been seen has the median of those that have. None of this is known in the first round.
 
+    Args:
+        workers: of the server, which it knows.
+
     Attributes:
         rounds: of each client that has been seen, what it has done, by round. A client that was lost counts with what
             it has done until then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workers: float = 1) -> None:
+        self.workers = workers
         self.rounds: dict[int, dict[int, ClientRound]] = {}
         self._server_macs = self._server_s = 0.0
 
@@ -41,7 +52,7 @@ class Seen:
 
         Args:
             clients: of each client, the numbers of its `ClientRound`.
-            server: MACs of the main server, and the seconds that its workers took for them.
+            server: MACs of servers, and the seconds that their workers took for them.
         """
         for c, numbers in clients.items():
             self.rounds.setdefault(c, {})[round] = ClientRound(*numbers)
@@ -51,7 +62,7 @@ class Seen:
 
     @property
     def server_macs_per_s(self) -> float | None:
-        """MACs per second of the main server while it works; None if it has not."""
+        """MACs per second of a server's worker while it works; None if none has."""
         return self._server_macs / self._server_s if self._server_s else None
 
     def macs_per_s(self, client: int) -> float | None:
@@ -68,17 +79,21 @@ class Seen:
         rate = self._of(client, "down_bytes", "down_s")
         return rate and 8 * rate
 
-    def _of(self, client: int, amount: str, time_s: str) -> float | None:
-        known = [c for c in self.rounds if self._smoothed(self.rounds[c], amount, time_s) is not None]
+    def queue_s(self, client: int) -> float | None:
+        """Seconds for which one of its jobs waits in the server's queue."""
+        return self._of(client, "queue_s", "jobs")
+
+    def _of(self, client: int, amount: str, per: str) -> float | None:
+        known = [c for c in self.rounds if self._smoothed(self.rounds[c], amount, per) is not None]
         of = [client] if client in known else known
-        rates = [rate for c in of if (rate := self._smoothed(self.rounds[c], amount, time_s)) is not None]
+        rates = [rate for c in of if (rate := self._smoothed(self.rounds[c], amount, per)) is not None]
         return median(rates) if rates else None
 
     @staticmethod
-    def _smoothed(rounds: Mapping[int, ClientRound], amount: str, time_s: str) -> float | None:
+    def _smoothed(rounds: Mapping[int, ClientRound], amount: str, per: str) -> float | None:
         rate = None
         for each in rounds.values():
-            if getattr(each, time_s):
-                new = getattr(each, amount) / getattr(each, time_s)
+            if getattr(each, per):
+                new = getattr(each, amount) / getattr(each, per)
                 rate = new if rate is None else NEWEST * new + (1 - NEWEST) * rate
         return rate

@@ -3,7 +3,8 @@
 A *host* says how clients learn under a method that only changes what the server does: a rule that changes every local
 gradient before a step. It is none (`fedavg`, which SplitFedV1 equals), FedProx's or FedNAR's.
 
-Every client may have a cut of its own, or all a cut that is drawn for the round. Layers that no client holds are
+Every client may have a cut of its own, which a policy may change from round to round, or all a cut that is drawn for
+the round. Layers that no client holds are
 averaged at the server, all others at the aggregator: from the clients that hold them and, for the other clients, from
 the server. The two exchange models for free, and the server never sees what a client trained. So the result is that of
 FedAvg with any cuts (docs/methods/splitfed_v1.md).
@@ -20,6 +21,7 @@ from pydantic import Field
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.cut_policies import CutCost, Known
 from sfl_sim.methods.split import SplitStep
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, ServerNode, on, par, send
@@ -50,6 +52,7 @@ class ServerCopies(SplitStep):
 
     Attributes:
         equal_steps: whether all clients of a round run equally many mini-batches, the mean; else each runs its own.
+        held: of each client, its cut in the rounds in which it was not lost.
     """
 
     only_averages = True
@@ -61,6 +64,9 @@ class ServerCopies(SplitStep):
         self.cuts = sorted({*task.cuts, *task.round_cuts, *more_cuts})
         self.pieces = task.split(*self.cuts)
         """The global model, cut wherever a client ever cuts it; with one cut, part-1 and part-2."""
+        self.looks_at_times = task.cut_policy is not None
+        self.held: dict[int, dict[int, int]] = {}
+        self._visits: Mapping[int, Visit] = {}
 
     @cached_property
     def parts(self) -> dict[int, tuple[Replica | Joined, Replica | Joined]]:
@@ -84,11 +90,41 @@ class ServerCopies(SplitStep):
         yield from self.average_at(AGGREGATOR, visits, round)
 
     def visits(self, round: int, clients: Sequence[int]) -> dict[int, Visit]:
-        """The cut of each client, which may be drawn for the round, and its number of mini-batches."""
-        round_cuts = self.task.round_cuts
-        cut = int(stream(self.task.seed, "cut", round).choice(round_cuts)) if round_cuts else None
-        n_batches = zip(clients, self.n_batches(clients), strict=True)
-        return {c: Visit(cut or self.task.cuts[c], n) for c, n in n_batches}
+        """The cut of each client, and its number of mini-batches."""
+        cuts, n_batches = self.choose_cuts(round, clients), zip(clients, self.n_batches(clients), strict=True)
+        self._visits = visits = {c: Visit(cuts[c], n) for c, n in n_batches}
+        return visits
+
+    def choose_cuts(self, round: int, clients: Sequence[int]) -> Mapping[int, int]:
+        """The cut of each client: the task's, one that is drawn for the round, or what a policy chooses."""
+        task = self.task
+        if not task.round_cuts:
+            return {c: task.cuts[c] for c in clients}
+        if not task.cut_policy:
+            return dict.fromkeys(clients, int(stream(task.seed, "cut", round).choice(task.round_cuts)))
+        chosen = task.cut_policy(self.known, clients) if task.seen.rounds else {}
+        return {c: self.known.cut(c) for c in clients} | dict(chosen)
+
+    @cached_property
+    def known(self) -> Known:
+        """What a policy may know of the network and the clients."""
+        task, data = self.task, self.data
+        costs = {}
+        for cut, (part1, part2) in self.parts.items():
+            n = data.size(0)
+            up_bytes, down_bytes = self.wire.crossing_bytes(part1.part, n)
+            at_client, at_server = (part.part.work(n, passes=3).macs / n for part in (part1, part2))
+            costs[cut] = CutCost(at_client, at_server, up_bytes / n, down_bytes / n, part1.size_bytes)
+        return Known(costs, task.seen, self.held, task.round_cuts[0], data.seen, data.n_batches, task.seen.workers)
+
+    def client_cuts(self, clients: Sequence[int]) -> Sequence[int]:
+        """The cut of each of the round's clients."""
+        return [self._visits[c].cut for c in clients]
+
+    def figures(self) -> Mapping[str, float]:
+        """The mean cut of the round's clients, where it can change from round to round."""
+        cuts = [visit.cut for visit in self._visits.values()]
+        return {"cut_mean": sum(cuts) / len(cuts)} if cuts and (self.task.round_cuts or self.looks_at_times) else {}
 
     def n_batches(self, clients: Sequence[int]) -> list[int]:
         """Mini-batches that each client runs: all that it has, or with `equal_steps` their rounded mean."""
@@ -104,6 +140,7 @@ class ServerCopies(SplitStep):
         batches = self.data.steps(c, round, visit.n_batches)
         yield from self.batches(c, visit.part1, visit.part2, batches, round)
         visit.part1 = yield from self.wire.deliver(visit.part1, c, round)
+        self.held.setdefault(c, {})[round] = visit.cut
 
     def average_at(self, node: ServerNode, visits: Mapping[int, Visit], round: int) -> Flow:
         """Average at the server all layers that none of the `visits` holds at its client, else all other layers."""
@@ -122,7 +159,7 @@ class ServerCopies(SplitStep):
         return self.pieces
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """Size of a part-2 for every client, of the largest where cuts are drawn."""
+        """Size of a part-2 for every client, of the largest where cuts change."""
         return sum(self.parts[min(self.task.round_cuts or [self.task.cuts[c]])][1].size_bytes for c in clients)
 
 

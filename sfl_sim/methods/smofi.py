@@ -57,11 +57,11 @@ class Smofi(ServerCopies, regular=True, survives=True):
         self.forgets_lost = self.waits_for_all = not self.options.fusion
         self.carried: Fusion | None = None
         """The last round's buffers, whose mbar the next round goes on from with `carry_fused`."""
-        if self.options.fusion and len(set(task.cuts)) > 1:
+        if self.options.fusion and len(task.differing_cuts) > 1:
             raise ScenarioError(
                 "needs the same cut for all clients, so that their momentum buffers can be fused",
                 key="model.cut",
-                found=sorted(set(task.cuts)),
+                found=task.differing_cuts,
             )
         if self.options.fusion and isinstance(task.optimiser(1, SERVER), Foreign):
             problem = "fuses momentum buffers, which an optimiser of your own does not show"

@@ -35,7 +35,7 @@ class SplitFedV1(ServerCopies, regular=True, survives=True, tiered=True):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.forgets_lost = self.options.server_agg_every == "round"
-        if len(set(task.cuts)) > 1 and self.options.server_agg_every != "round":
+        if len(task.differing_cuts) > 1 and self.options.server_agg_every != "round":
             raise ScenarioError(
                 "needs the same cut for all clients: what only some of them hold is averaged when the round ends",
                 key="method.server_agg_every",

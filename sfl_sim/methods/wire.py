@@ -19,6 +19,7 @@ from sfl_sim.training.codecs import Codec, Delta
 from sfl_sim.training.coded import Coded, CodedGradient, KeepError, Update
 from sfl_sim.training.defences import Noisy, NoPeek
 from sfl_sim.training.dependence import LEAST_ROWS
+from sfl_sim.training.steps import Forward
 
 
 @dataclass(eq=False)
@@ -101,6 +102,13 @@ class Wire:
             return gradient
         shape = (gradient.samples, *part.out_shape)
         return CodedGradient(gradient, through, shape, part.wire_dtype, codec, (self.seed, "codec of gradients", *ids))
+
+    def crossing_bytes(self, part: Part, samples: int) -> tuple[int, int]:
+        """Give the bytes that go up, with labels, and that come back, when part-1 trains with a mini-batch."""
+        up = self.coded_up(Forward().out(Replica(part), Value("batch", samples=samples)), [part])
+        numel = part.out_numel if part.n_parameters else 0  # no gradient comes down to frozen layers
+        gradient = Value("gradients", samples * numel * part.wire_dtype.itemsize, samples)
+        return up.size_bytes, self.coded_gradient(gradient, up, part, c=0, round=0).size_bytes
 
     def fetch(self, model: Replica | Joined | Bundle, c: int) -> Flow:
         """Send a model to client `c`; gives the client's copy. Both remember it, if the client will send an update."""

@@ -13,19 +13,24 @@ def busy(rows: NDArray[np.void]) -> tuple[dict[int, tuple[float, ...]], tuple[fl
 
     Returns:
         of each client that has computed or sent: seconds and MACs of its device, seconds and bytes of its uplink, and
-            of its downlink.
-        MACs of the main server, and seconds of its workers.
+            of its downlink; of its jobs at servers seconds, their number, and the seconds for which they waited.
+        MACs of servers, and seconds of their workers.
     """
-    lasted_s = rows["ended_s"] - rows["started_s"]
-    of_clients, sums = rows["client"] >= 0, []
-    for place, amount in ((places.DEVICE, "macs"), (places.UPLINK, "bytes"), (places.DOWNLINK, "bytes")):
-        own = places.at(rows["node"], place) & of_clients
-        n = int(rows["client"].max(initial=-1)) + 1
-        sums += [np.bincount(rows["client"][own], each[own], minlength=n) for each in (lasted_s, rows[amount])]
+    lasted_s, waited_s = rows["ended_s"] - rows["started_s"], rows["started_s"] - rows["requested_s"]
+    at_servers, ones = places.at_servers(rows["node"]) & (rows["macs"] > 0), np.ones(len(rows))
+    n = int(rows["client"].max(initial=-1)) + 1
+    sums = []
+    for where, amounts in (
+        (places.at(rows["node"], places.DEVICE), (lasted_s, rows["macs"])),
+        (places.at(rows["node"], places.UPLINK), (lasted_s, rows["bytes"])),
+        (places.at(rows["node"], places.DOWNLINK), (lasted_s, rows["bytes"])),
+        (at_servers, (lasted_s, ones, waited_s)),
+    ):
+        own = where & (rows["client"] >= 0) & ((lasted_s > 0) | at_servers)  # what takes no time has no rate
+        sums += [np.bincount(rows["client"][own], each[own], minlength=n) for each in amounts]
     table = np.stack(sums, axis=1)
     known = np.flatnonzero((table[:, 0] > 0) | (table[:, 2] > 0))
-    server = places.at(rows["node"], places.SERVER)
     return (
         {c: tuple(table[c].tolist()) for c in known.tolist()},
-        (float(rows["macs"][server].sum()), float(lasted_s[server].sum())),
+        (float(rows["macs"][at_servers].sum()), float(lasted_s[at_servers].sum())),
     )

@@ -11,6 +11,8 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.models.network import Network
 
 KEY = "model.cut.values"
+LASTING = ("client", "device_speed", "random")
+"""Ways in which clients' cuts differ for good."""
 T = TypeVar("T")
 
 

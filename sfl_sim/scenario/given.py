@@ -25,7 +25,7 @@ SAMPLES, HOLDINGS = "data.factory", "data.partition"
 OBJECTS = {
     SAMPLES, "model.factory", "method", "method.name", "server.order", "train.on_round_end", "train.loss",
     "train.optimizer", "train.server.optimizer", "train.schedule", "train.schedule.kind", "clients.choice",
-    "clients.choice.kind", "servers.*.order", "servers.*.clients",
+    "clients.choice.kind", "model.cut.by", "servers.*.order", "servers.*.clients",
 }  # fmt: skip
 """Keys at which an object may stand for a text, besides the metrics."""
 METRICS = "report.metrics."

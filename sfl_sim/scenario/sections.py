@@ -55,6 +55,8 @@ from sfl_sim.scenario.optional_sections import (
 )
 from sfl_sim.scenario.serving import Serving
 
+OwnCode = Annotated[str, Field(pattern=":")]
+"""Code of a user's own: package.module:name."""
 Cut = Count | Annotated[str, Field(min_length=1)] | Annotated[float, Field(gt=0, lt=1)]
 """Layer after which a network is cut: its index, its name, or its relative depth."""
 
@@ -62,11 +64,14 @@ Cut = Count | Annotated[str, Field(min_length=1)] | Annotated[float, Field(gt=0,
 class ClientCuts(Section):
     """Cuts that differ between clients, or between rounds."""
 
-    by: Literal["client", "device_speed", "random", "round"]
+    by: Literal["client", "device_speed", "random", "round", "greedy", "makespan", "median", "bandit"] | OwnCode
     """client: a value for each client; device_speed: one for each of equally large groups, slowest devices first;
-    random: one drawn for each client, for good; round: one, drawn anew in every round, for all clients."""
+    random: one drawn for each client, for good; round: one, drawn anew in every round, for all clients. Or a policy
+    that chooses each client's before every round, by durations of the rounds before: greedy, makespan, median, bandit
+    or one of your own, package.module:policy (docs/models.md#cuts-that-follow-from-times)."""
     values: Annotated[list[Cut], Field(min_length=1)]
-    """Cuts: each a layer's index, its name, or its relative depth between 0 and 1."""
+    """Cuts: each a layer's index, its name, or its relative depth between 0 and 1; with a policy, clients begin at the
+    first."""
 
 
 class Init(Section):
@@ -371,7 +376,7 @@ class BySpeed(Section):
     """A value for each group."""
 
 
-Optimizer = Literal["sgd", "nag", "adam", "adamw"] | Annotated[str, Field(pattern=":")]
+Optimizer = Literal["sgd", "nag", "adam", "adamw"] | OwnCode
 
 
 class Schedule(Coding):

@@ -37,7 +37,7 @@ _OP_SCHEMA = pa.schema(
     ]
 )
 _PARTICIPANTS_SCHEMA = pa.schema(
-    [("variant", _TEXT), ("seed", pa.int64()), ("round", pa.int32()), ("client", pa.int32())]
+    [("variant", _TEXT), ("seed", pa.int64()), ("round", pa.int32()), ("client", pa.int32()), ("cut", pa.int32())]
 )
 
 
@@ -79,7 +79,7 @@ class TrialWriter:
         self._rounds = _Growing()
         self._labels = _Growing()
         self._looks: dict[str, list[pd.DataFrame]] = {"confusion": [], "leakage": []}
-        self._participants: list[tuple[int, NDArray[np.int32]]] = []
+        self._participants: list[pd.DataFrame] = []
         self._waiting: list[NDArray[np.void]] = []
         self._joule: list[NDArray[np.float64]] = []
         self._files = {
@@ -93,6 +93,7 @@ class TrialWriter:
         labels: Sequence[Mapping[str, Any]],
         ops: NDArray[np.void],
         clients: Sequence[int] = (),
+        cuts: Sequence[int] = (),
         confusion: pd.DataFrame | None = None,
         joule: NDArray[np.float64] | None = None,
         leakage: pd.DataFrame | None = None,
@@ -101,12 +102,14 @@ class TrialWriter:
 
         Args:
             clients: participants.
+            cuts: the cut of each of them; empty without a cut.
             joule: of every operation; None if unknown.
         """
         self._rounds.add([row])
         self._labels.add(labels)
         self._waiting.append(ops)
-        self._participants.append((int(row["round"]), np.sort(np.asarray(clients, np.int32))))
+        own = pd.DataFrame({"round": row["round"], "client": clients, "cut": cuts or None})
+        self._participants.append(own.sort_values("client"))
         self._joule.append(np.full(len(ops), np.nan) if joule is None else joule)
         for look, table in zip(self._looks.values(), (confusion, leakage), strict=True):
             look += [] if table is None else [table]
@@ -166,10 +169,8 @@ class TrialWriter:
         rows = np.concatenate(self._waiting)
         values = {name: rows[name].astype(str) if _OP_TYPES[name].kind == "S" else rows[name] for name in OP_COLUMNS}
         self._append("ops", {**values, "joule": np.concatenate(self._joule)})
-        rounds, clients = zip(*self._participants, strict=True)
-        self._append(
-            "participants", {"round": np.repeat(rounds, list(map(len, clients))), "client": np.concatenate(clients)}
-        )
+        participants = pd.concat(self._participants)
+        self._append("participants", {name: participants[name].to_numpy() for name in ("round", "client", "cut")})
         for waiting in (self._waiting, self._joule, self._participants):
             waiting.clear()
 

@@ -33,7 +33,7 @@ def recut(experiment: Experiment, cuts: Sequence[int]) -> None:
         network = build_network(experiment.scenario, experiment.dataset, above=max(cuts))
         network = Unweighted(network)
     sample_s = SecondsPerSample(network, cuts, task.data, experiment.fleet, task.wire)
-    elsewhere = replace(task, network=network, cuts=list(cuts), round_cuts=(), sample_s=sample_s)
+    elsewhere = replace(task, network=network, cuts=list(cuts), round_cuts=(), cut_policy=None, sample_s=sample_s)
     experiment.walk.replace_method(type(method)(elsewhere, method.options))
 
 

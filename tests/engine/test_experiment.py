@@ -13,6 +13,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.ops import State
 from sfl_sim.scenario.load import parse
+from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.store.columns import BREAKDOWN
 
 BASE = {
@@ -144,7 +145,55 @@ def test_a_cut_that_is_drawn_in_every_round_is_drawn_by_the_clock_alone_too():
 def test_a_method_that_cannot_draw_its_cut_says_so():
     with pytest.raises(ScenarioError) as caught:
         experiment({"method": {"name": "splitfed_v2"}, "model.cut": DRAWN})
-    assert str(caught.value) == "model.cut.by: splitfed_v2 has one cut for all rounds (found 'round')"
+    assert str(caught.value) == "model.cut.by: splitfed_v2 has the same cuts in all rounds (found 'round')"
+
+
+def chosen(by, **more):
+    return {"method": {"name": "splitfed_v1"}, "model.cut": {"by": by, "values": [3, 1]}, "train.rounds": 3, **more}
+
+
+def test_a_policy_is_asked_before_every_round_but_the_first():
+    rounds = list(experiment(chosen("greedy")).rounds())
+    assert set(rounds[0].cuts) == {3}
+    assert [sum(each.cuts) / len(each.cuts) for each in rounds] == [each.row["cut_mean"] for each in rounds]
+    assert set(rounds[1].cuts) == {1}
+
+
+def test_a_policy_chooses_alike_with_and_without_training():
+    assert finished(chosen("bandit")).timeline_digest == finished(chosen("bandit"), CPU).timeline_digest
+
+
+def test_edges_choose_for_their_own_clients():
+    first, *_, last = experiment(chosen("makespan", servers={"edge": {"count": 2}})).rounds()
+    assert set(first.cuts) == {3}
+    assert set(last.cuts) == {1}
+    assert len(last.cuts) == len(last.clients)
+
+
+def test_a_method_without_a_cut_has_no_cuts_in_its_rounds():
+    (round, *_) = experiment({"method": {"name": "fedavg"}}).rounds()
+    assert round.cuts == []
+
+
+def deeper(known, clients):
+    return dict.fromkeys(clients, known.cuts[-1] + 1)
+
+
+def failing(known, clients):
+    raise ValueError("no idea")
+
+
+@pytest.mark.parametrize(
+    ("policy", "problem"),
+    [
+        (deeper, r"model.cut.by: must give clients \[.*\] cuts of \[1, 3\] \(found"),
+        (failing, r"model.cut.by: fails with ValueError: no idea, at .*test_experiment.py:\d+ \(found"),
+        (len, r"model.cut.by: fails with TypeError"),
+    ],
+)
+def test_a_policy_of_ones_own_that_is_wrong_is_one_line(policy, problem):
+    with permitted(Permission(True)), pytest.raises(ScenarioError, match=problem):
+        finished(chosen(f"{policy.__module__}:{policy.__qualname__}"))
 
 
 def one_layer(input_shape, n_labels):

@@ -125,7 +125,7 @@ DRAWN_CUTS = {"method": "splitfed_v1", "model": {"cut": {"by": "round", "values"
         ({"wire": {"up": "delta"}, **DRAWN_CUTS}, "wire.up", r"earlier round, where model\.cut was another"),
         (FEEDBACK | {"lora": {"targets": ["fc"], "aggregate": "concat"}}, "wire.error_feedback", "replaces them"),
         (FEEDBACK | {"lora": {"targets": ["fc"], "aggregate": "svd"}}, "wire.error_feedback", "replaces them"),
-        (FEEDBACK | DRAWN_CUTS, "wire.error_feedback", "every round"),
+        (FEEDBACK | DRAWN_CUTS, "wire.error_feedback", "between rounds"),
         (
             {"wire": {"up": "int8"}, "method": {"name": "harmony"}, "model": {"name": "cnn8", "cut": 2}},
             "wire.up",

@@ -37,9 +37,9 @@ def test_with_one_tier_it_is_local_loss():
 def test_slow_phones_hold_fewer_layers():
     """In the first round all begin at the scenario's cut; then the slowest leaves most to the server."""
     method = run(DtflOptions(tiers=[1, 2]), cut=2, world=fleet(3, macs_per_s=[1e3, 1e6, 1e6], uplink_bps=1e6)).method
-    assert [method.cut_in[c][1] for c in range(3)] == [2, 2, 2]
-    assert method.cut_in[0][2] == 1
-    assert method.cut_in[1][2] == method.cut_in[2][2] == 2
+    assert [method.held[c][1] for c in range(3)] == [2, 2, 2]
+    assert method.held[0][2] == 1
+    assert method.held[1][2] == method.held[2][2] == 2
 
 
 def test_decisions_follow_from_what_was_seen_and_from_nothing_else():
@@ -51,7 +51,7 @@ def test_decisions_follow_from_what_was_seen_and_from_nothing_else():
     for speed in (1e3, 1e9):
         method = run(options, rounds=0, world=fleet(3, macs_per_s=speed), cut=2).method
         method.task = replace(method.task, seen=told)
-        method.cut_in = {c: {1: 2} for c in range(3)}
+        method.held = {c: {1: 2} for c in range(3)}
         chosen.append([visit.cut for visit in method.visits(2, range(3)).values()])
     assert chosen[0] == chosen[1] == [1, 2, 2]
 
@@ -62,7 +62,7 @@ def test_a_round_takes_the_slower_of_device_and_server_and_then_the_uplink():
     for device_s in (1.0, 1e9):
         method.task.seen.rounds = {0: {1: ClientRound(device_s, 1e4, 0.5, 1e4, 0.1, 1e4)}}
         method.task.seen._server_macs, method.task.seen._server_s = 2.0, 1.0
-        method.cut_in = {0: {1: 1}}
+        method.held = {0: {1: 1}}
         for cut, time_s in method.times_s(0).items():
             part1, part2 = method.parts[cut]
             own_s = device_s * method._macs(cut) / method._macs(1)
@@ -87,8 +87,8 @@ def test_no_assignment_is_faster_and_nobody_could_hold_more(table):
 
 def test_a_client_that_was_lost_has_not_been_seen():
     method = run(DtflOptions(tiers=[1, 2])).method
-    assert all(set(rounds) == {1, 2, 3} for rounds in method.cut_in.values())
-    method.cut_in.pop(0)
+    assert all(set(rounds) == {1, 2, 3} for rounds in method.held.values())
+    method.held.pop(0)
     assert method.visits(4, range(3))[0].cut == method.task.cuts[0]
 
 

@@ -117,3 +117,15 @@ def test_the_table_sums_up_each_seed(stale: Frames) -> None:
     assert (first["staleness_mean"], first["staleness_max"], first["updates_discarded"]) == (3, 5, 30)
     assert second["staleness_max"] == 9
     assert [cell[0] for cell in row.values()] == ["3", "7", "30"]  # medians over the two seeds
+
+
+def test_cuts_that_change_are_shown_beside_the_length_of_rounds(frames: Frames) -> None:
+    """For the variants whose cuts change; without any there is no panel."""
+    rounds = frames.rounds.assign(cut_mean=np.where(frames.rounds["variant"] == HYDRA, 2.0, np.nan))
+    (panel,) = learning.changing_cut_panels(replace(frames, rounds=rounds))
+    cut, length = (figure.data[-1] for _, figure in panel.figures)
+    own = frames.rounds[frames.rounds["variant"] == HYDRA]
+
+    assert set(cut.y) == {2.0}
+    assert length.y[0] == pytest.approx((own["ended_s"] - own["started_s"])[own["round"] == 1].median())
+    assert not learning.changing_cut_panels(frames)

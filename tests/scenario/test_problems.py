@@ -57,8 +57,8 @@ def said(values):
         ),
         (
             {"model": {"cut": {"by": "speed", "values": [1]}}},
-            "model.cut.by: unknown choice (found 'speed'; allowed: client, device_speed, random, round; did you "
-            "mean 'device_speed'?)",
+            "model.cut.by: unknown choice (found 'speed'; allowed: client, device_speed, random, round, greedy, "
+            "makespan, median, bandit, text; did you mean 'device_speed'?)",
         ),
         (
             {"model": {"cut": {"by": "client", "values": [1, 1.5]}}},

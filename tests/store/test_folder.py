@@ -42,11 +42,11 @@ def finish(folder, status="complete", additions=None):
 
 def test_participants_are_stored_by_round_and_take_next_to_no_room_where_all_take_part(tmp_path):
     trial = TrialWriter(tmp_path, "a", seed=0)
-    trial.add_round({"round": 1}, [], ops(1, 1), clients=[7, 2])
+    trial.add_round({"round": 1}, [], ops(1, 1), clients=[7, 2], cuts=[3, 1])
     trial.add_round({"round": 2}, [], ops(1, 2), clients=range(1_000_000))
     trial.close({})
     found = pd.read_parquet(tmp_path / "participants.parquet")
-    assert found.query("round == 1")["client"].tolist() == [2, 7]
+    assert found.query("round == 1")[["client", "cut"]].to_numpy().tolist() == [[2, 1], [7, 3]]
     assert found.query("round == 2")["client"].tolist() == list(range(1_000_000))
     assert (tmp_path / "participants.parquet").stat().st_size < 50_000
 

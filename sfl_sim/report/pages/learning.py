@@ -322,3 +322,33 @@ staleness_panels = Declared(
         )
     ],
 )
+
+
+# Cuts that change
+
+
+def mean_cut(frames: Frames) -> go.Figure:
+    """The mean over each round's clients of the last layer that they hold."""
+    hover, variants = "%{y:.2f} layers in round %{x}", knowing(frames, "cut_mean")
+    figure = over_rounds(frames, "cut_mean", "layers at a client", hover, variants, share=False, height_px=LOW_PX)
+    return figure.update_yaxes(rangemode="tozero")
+
+
+def length_of_rounds(frames: Frames) -> go.Figure:
+    """Seconds that each round takes."""
+    rounds = frames.rounds
+    lasted = replace(frames, rounds=rounds.assign(lasted_s=rounds["ended_s"] - rounds["started_s"]))
+    variants, hover = knowing(frames, "cut_mean"), "%{y:.3~g} s in round %{x}"
+    figure = over_rounds(lasted, "lasted_s", "seconds", hover, variants, share=False, height_px=LOW_PX)
+    return figure.update_yaxes(rangemode="tozero")
+
+
+changing_cut_panels = Declared(
+    "Cuts that change",
+    "Before each round the clients' cuts are drawn or chosen anew; a policy chooses by how long earlier rounds took. "
+    "The file participants.parquet has the cut of each client in each round ({bands}).",
+    {"Mean cut of the clients of a round": mean_cut, "Length of the round": length_of_rounds},
+    when=partial(knowing, column="cut_mean"),
+    words=bands(MAX_NARROW_BANDS),
+    columns=2,
+)

@@ -66,6 +66,7 @@ SECTIONS = {
     "Labels within a round": Section(knowledge.film_panels, trained=True),
     "What less forgetting costs in time": Section(costs.frontier_panels, trained=True, folded=learning.nobody_asked),
     "Where the time goes": Section(costs.breakdown_panels),
+    "Cuts that change": Section(learning.changing_cut_panels),
     "The servers": Section(servers.server_panels),
     "Availability and dropouts": Section(costs.participation_panels),
     "Staleness": Section(learning.staleness_panels),
