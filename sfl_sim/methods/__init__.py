@@ -4,6 +4,7 @@ from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.methods.cse_fsl import CseFsl
 from sfl_sim.methods.cyclesl import CycleSL
 from sfl_sim.methods.dtfl import Dtfl
+from sfl_sim.methods.epsl import Epsl
 from sfl_sim.methods.fedasync import FedAsync
 from sfl_sim.methods.fedavg import FedAvg
 from sfl_sim.methods.fedavgm import FedAvgM
@@ -49,6 +50,7 @@ METHODS: dict[str, type[Method]] = {
     "ho_sfl": HoSfl,
     "multihead": MultiHead,
     "mergesfl": MergeSFL,
+    "epsl": Epsl,
     "cyclesl": CycleSL,
     "s2fl": S2FL,
     "locfedmix": LocFedMix,

@@ -1,4 +1,4 @@
-"""Pooled server steps: CycleSL, S2FL and LocFedMix-SL against MergeSFL, SplitFedV1, golden values and loops by hand."""
+"""Pooled server steps: EPSL, CycleSL, S2FL, LocFedMix-SL against MergeSFL, SplitFedV1, golden values, loops by hand."""
 
 import numpy as np
 import pytest
@@ -10,9 +10,10 @@ from sfl_sim.data.batches import ClientData
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS, Task
 from sfl_sim.methods.cyclesl import CycleOptions, CycleSL, TrainPool, pool_sizes
+from sfl_sim.methods.epsl import EpslOptions, TrainAggregated
 from sfl_sim.methods.locfedmix import MixOptions, Pair, TrainMixed, mixtures
 from sfl_sim.methods.mergesfl import MergeSFL
-from sfl_sim.methods.pooled import dispatched
+from sfl_sim.methods.pooled import TrainMerged, dispatched
 from sfl_sim.methods.s2fl import S2FL, S2Options, balanced, imbalance
 from sfl_sim.methods.splitfed_v1 import SplitFedV1, V1Options
 from sfl_sim.models.zoo import network
@@ -187,3 +188,56 @@ def test_texts_are_refused():
 def test_decoders_and_pools_fit_every_cut(name, build):
     for cut in (1, 2):
         run(name, rounds=1, build=build, cut=cut)
+
+
+def test_i33_epsl_without_aggregation_is_mergesfl():
+    ours, merged = run("epsl", EpslOptions(phi=0.0)), run(MergeSFL)
+    assert distance(ours.method, merged.method) == 0
+    assert ours.rows.tobytes() == merged.rows.tobytes()
+
+
+@pytest.mark.parametrize("phi", [0.3, 1.0])
+def test_i33_epsl_of_one_client_is_mergesfl(phi):
+    """Its mean activations are its own."""
+    assert distance(run("epsl", EpslOptions(phi=phi), samples=[8]).method, run(MergeSFL, samples=[8]).method) < 1e-12
+
+
+def test_epsl_propagates_fewer_rows_back():
+    """5 clients with 64 samples and phi 1/2: 192 of 320 samples go back, and 32 more go forward."""
+    part2, _ = scalar_part2([0.0, 1.0])
+    values = [Value("smashed", samples=64) for _ in range(5)]
+    work = TrainAggregated(Sgd(0.1), 32, (0.2,) * 5).work(part2, values)
+    assert work.macs == (320 + 32 + 2 * 192) * part2.part.macs
+
+
+@pytest.mark.parametrize("sizes", [[2, 2], [3, 1]])
+def test_an_aggregated_row_of_a_linear_part_gets_what_clients_get_on_average(sizes):
+    """By hand: one aggregated row, with weights 1/4 and 3/4; the others as with MergeSFL."""
+    part2, w2 = scalar_part2([0.3, 1.0])
+    start = w2.clone()
+    z = torch.linspace(-1.0, 2.0, sum(sizes), dtype=torch.float64)
+    labels = torch.tensor([0, 1, 1, 0])
+    parts = torch.split(z, sizes), torch.split(labels, sizes)
+    values = [smashed(one.tolist(), y.tolist()) for one, y in zip(*parts, strict=True)]
+    given = TrainAggregated(Sgd(0.5), 1, (0.25, 0.75)).run(part2, values)
+
+    probabilities = torch.softmax(z[:, None] * start[:, 0], dim=1)
+    g = (probabilities - nn.functional.one_hot(labels, 2)) / len(z)
+    first = [0, sizes[0]]
+    others = [row for row in range(len(z)) if row not in first]
+    mean = 0.25 * z[first[0]] + 0.75 * z[first[1]]
+    step = (g[others] * z[others, None]).sum(0) + mean * g[first].sum(0)
+    assert torch.allclose(w2[:, 0], start[:, 0] - 0.5 * step)
+    back = g @ start[:, 0]
+    back[first] = back[first].sum() / 2
+    assert torch.allclose(given[:, 0], back)
+
+
+def test_whoever_has_fewer_rows_has_no_part_in_the_others():
+    """A client with one row beside one with three, all aggregated: the second and third virtual rows are its alone."""
+    part2, _ = scalar_part2([0.3, 1.0])
+    values = [smashed([1.0, 2.0, 3.0], [0, 1, 0]), smashed([-1.0], [1])]
+    given = TrainAggregated(Sgd(0.0), 3, (0.5, 0.5)).run(part2, values)
+    alone = TrainMerged(Sgd(0.0)).run(part2, values)
+    assert torch.allclose(given[1:3], alone[1:3])
+    assert torch.allclose(given[[0, 3]], alone[[0, 3]].mean() * torch.ones(2, 1, dtype=torch.float64))
