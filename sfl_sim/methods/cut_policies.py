@@ -79,12 +79,16 @@ class Known:
         return self.samples(c) * self.costs[cut].server_macs * self._each(self.seen.server_macs_per_s)
 
     def round_s(self, c: int, cut: int) -> float:
-        """Estimate the seconds of a client's round: device, links with models, queue and server, one after another."""
+        """Estimate the seconds of a client's round: alone, and in the queue for as long as it has waited."""
+        return self.alone_s(c, cut) + self.batches(c) * (self.seen.queue_s(c) or 0)
+
+    def alone_s(self, c: int, cut: int) -> float:
+        """Estimate them without a queue: device, links with models, and server, one after another."""
         cost, n, seen = self.costs[cut], self.samples(c), self.seen
         device_s = n * cost.client_macs * self._each(seen.macs_per_s(c))
         up_s = 8 * (n * cost.up_bytes + cost.model_bytes) * self._each(seen.up_bps(c))
         down_s = 8 * (n * cost.down_bytes + cost.model_bytes) * self._each(seen.down_bps(c))
-        return device_s + up_s + down_s + self.server_s(c, cut) + self.batches(c) * (seen.queue_s(c) or 0)
+        return device_s + up_s + down_s + self.server_s(c, cut)
 
     @staticmethod
     def _each(rate: float | None) -> float:
@@ -97,22 +101,20 @@ CutPolicy = Callable[[Known, Sequence[int]], Mapping[int, int]]
 
 def greedy(known: Known, clients: Sequence[int]) -> dict[int, int]:
     """Choose for each client the cut with which its own round is shortest, if it saves a tenth of its time."""
-    chosen = {}
-    for c in clients:
-        best, old = min(known.cuts, key=lambda cut: (known.round_s(c, cut), -cut)), known.cut(c)
-        chosen[c] = best if known.round_s(c, best) < (1 - STAYS) * known.round_s(c, old) else old
-    return chosen
+    return {c: _shortest(known, c, known.round_s) for c in clients}
 
 
 def makespan(known: Known, clients: Sequence[int]) -> dict[int, int]:
-    """Choose as `greedy`; then, while the server's work takes longer than any client, take work from the server.
+    """Choose for each client its shortest round without a queue; then, if the server is slower, take work from it.
 
-    The client that is done first with its next deeper cut gets it, as long as the round becomes shorter.
+    As long as the server works for longer than any client needs, the client that is done first with its next deeper cut
+    gets it, if the round becomes shorter. A queue is what the others' cuts make it, so that what was seen of it is left
+    out.
     """
-    cuts = greedy(known, clients)
+    cuts = {c: _shortest(known, c, known.alone_s) for c in clients}
 
     def clients_s(cuts: Mapping[int, int]) -> float:
-        return max(known.round_s(c, cut) for c, cut in cuts.items())
+        return max(known.alone_s(c, cut) for c, cut in cuts.items())
 
     def work_s(cuts: Mapping[int, int]) -> float:
         return sum(known.server_s(c, cut) for c, cut in cuts.items()) / known.workers
@@ -121,12 +123,17 @@ def makespan(known: Known, clients: Sequence[int]) -> dict[int, int]:
         deeper = {c: min(above) for c, cut in cuts.items() if (above := [each for each in known.cuts if each > cut])}
         if not deeper:
             break
-        first = min(deeper, key=lambda c: known.round_s(c, deeper[c]))
+        first = min(deeper, key=lambda c: known.alone_s(c, deeper[c]))
         other = cuts | {first: deeper[first]}
         if max(work_s(other), clients_s(other)) >= max(work_s(cuts), clients_s(cuts)):
             break
         cuts = other
     return cuts
+
+
+def _shortest(known: Known, c: int, time_s: Callable[[int, int], float]) -> int:
+    best, old = min(known.cuts, key=lambda cut: (time_s(c, cut), -cut)), known.cut(c)
+    return best if time_s(c, best) < (1 - STAYS) * time_s(c, old) else old
 
 
 def median(known: Known, clients: Sequence[int]) -> dict[int, int]:
