@@ -22,15 +22,16 @@ SAMPLES = (2, 3)
 def client_memory_bytes(
     network: Network, cut: int, batch_size: int, n_moments: int, trains: bool = True, keeps_graphs: bool = True
 ) -> int:
-    """Return the bytes that a client holds when the gradient of a mini-batch comes back to the layers 1 to `cut`.
+    """Return the most bytes that a client holds while it trains the layers 1 to `cut`.
 
-    They are its weights and floating buffers, a gradient of the weights, the optimiser's moments (one with momentum,
-    two with Adam), all that autograd keeps of the mini-batch for the backward pass (its input and intermediate results
-    of layers), the activations at the cut, and their gradient. Without a split, `cut` is the number of layers. Of
-    frozen weights there are neither gradients nor moments; a client without others, or one that never trains, holds
-    the input and the output of one layer at a time. The adapters of the latter's network lie behind the cut. A client
-    that trains by forward passes alone (without `keeps_graphs`) holds these, too, weights that are shifted, and what
-    goes up and comes down at the cut.
+    That is when the gradient of a mini-batch comes back, or in the forward pass, where a layer's input is large and not
+    kept. They are its weights and floating buffers, a gradient of the weights, the optimiser's moments (one with
+    momentum, two with Adam), all that autograd keeps of the mini-batch for the backward pass (its input and
+    intermediate results of layers), the activations at the cut, and their gradient. Without a split, `cut` is the
+    number of layers. Of frozen weights there are neither gradients nor moments; a client without others, or one that
+    never trains, holds the input and the output of one layer at a time. The adapters of the latter's network lie behind
+    the cut. A client that trains by forward passes alone (without `keeps_graphs`) holds these, too, weights that are
+    shifted, and what goes up and comes down at the cut.
 
     Left out are memory that an operation allocates and frees again (workspace, gradients of earlier activations),
     messages besides the gradient, what a method or codec keeps besides (surrogates, the start of a round, what
@@ -47,40 +48,44 @@ def client_memory_bytes(
         return held * network.dtype.itemsize + network.frozen_bytes(layers) + passing_bytes
     gradient_bytes = batch_size * numels[-1] * wire_dtype.itemsize
     if keeps_graphs:
-        few, more = _kept_bytes(network)[:, cut - 1].tolist()
-        kept_bytes = few + (batch_size - SAMPLES[0]) * (more - few)
+        few, more = _held_bytes(network)[:, :, :cut]
+        held = few + (batch_size - SAMPLES[0]) * (more - few)
+        batch_bytes = max(held[0, -1] + gradient_bytes, *held[1])
     else:
-        kept_bytes = passing_bytes + gradient_bytes
+        batch_bytes = passing_bytes + 2 * gradient_bytes
     trained_bytes = ((2 + n_moments) * parameters + buffers) * network.dtype.itemsize
-    return int(trained_bytes + network.frozen_bytes(layers) + kept_bytes + gradient_bytes)
+    return int(trained_bytes + network.frozen_bytes(layers) + batch_bytes)
 
 
 @lru_cache(maxsize=8)
-def _kept_bytes(network: Network) -> NDArray[np.int64]:
-    """Count the bytes that autograd keeps of a mini-batch, and those of the last activations: (`SAMPLES`, layers).
+def _held_bytes(network: Network) -> NDArray[np.int64]:
+    """Count the bytes that autograd keeps of a mini-batch, and those of the last activations: (`SAMPLES`, 2, layers).
 
-    A column is for a cut after that layer. Tensors that layers share, as the output of one and the input of the next,
+    A column is for a cut after that layer; in the second row the layer's input counts, too, which is there while it is
+    computed. Tensors that layers share, as the output of one and the input of the next,
     count once; weights do not count, nor do sums of a frozen weight and its adapter, which a device would not make.
     """
     uncompiled = network.with_settings(ForwardSettings(autocast=network.forward_settings.autocast))
     with network.measuring():
-        return _kept_by(uncompiled)
+        return _held_by(uncompiled)
 
 
-def _kept_by(network: Network) -> NDArray[np.int64]:
+def _held_by(network: Network) -> NDArray[np.int64]:
     (whole,) = network.split(seed=0, device=torch.device("cpu"))
     of_weights = {_place(tensor) for tensor in (whole.weights.flat, whole.weights.buffers, *whole.weights.frozen)}
     merged: list[Tensor] = []
     kept: dict[int, int] = {}
-    by_cut: list[int] = []
+    by_cut: list[tuple[int, int]] = []
 
     def keep(tensor: Tensor) -> Tensor:
         if (place := _place(tensor)) not in of_weights:
             kept[place] = tensor.untyped_storage().nbytes()
         return tensor.detach()
 
-    def after_layer(_layer: nn.Module, _inputs: object, out: Tensor) -> None:
-        by_cut.append(sum((kept | {_place(out): out.untyped_storage().nbytes()}).values()))
+    def after_layer(_layer: nn.Module, inputs: tuple[Tensor], out: Tensor) -> None:
+        last = kept | {_place(out): out.untyped_storage().nbytes()}
+        whole = last | {_place(each): each.untyped_storage().nbytes() for each in inputs}
+        by_cut.append((sum(last.values()), sum(whole.values())))
 
     def is_a_weight(_adapter: nn.Module, _inputs: object, out: Tensor) -> None:
         merged.append(out)  # alive, so that nothing else gets its memory
@@ -96,7 +101,7 @@ def _kept_by(network: Network) -> NDArray[np.int64]:
         for samples in SAMPLES:
             kept.clear()
             whole.weights(torch.zeros(samples, *network.input_shape, dtype=dtype), training=True)
-    return np.reshape(by_cut, (len(SAMPLES), -1))
+    return np.reshape(by_cut, (len(SAMPLES), -1, 2)).swapaxes(1, 2)
 
 
 def _place(tensor: Tensor) -> int:

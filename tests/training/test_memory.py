@@ -87,3 +87,13 @@ def test_a_network_that_shares_its_layers_takes_as_much(name):
     needs = [client_memory_bytes(each, 1, 2, 0) for each in (net, shared, shared)]
     assert len(set(needs)) == 1
     assert not any(layer._forward_hooks for layer in shared.part(0, 1).skeleton)
+
+
+@pytest.mark.parametrize("name", ["cnn_patches", "lenet5", "mobilenet_v1"])
+def test_a_layer_runs_with_its_input_and_output_in_memory(name):
+    """Also where autograd keeps less: the patches of cnn_patches are a quarter of the image that they are made of."""
+    net = network(name, (3, 32, 32), 10)
+    for cut in range(1, len(net) + 1):
+        trains, passes = (client_memory_bytes(net, cut, 8, 0, keeps_graphs=graphs) for graphs in (True, False))
+        assert trains >= client_memory_bytes(net, cut, 8, 0, trains=False)
+        assert trains >= passes - 2 * 8 * net.layers[cut - 1].out_numel * 4
