@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from scenarios.crosscheck import cyclesl, fednar, fsl_sage, hydra, mergesfl, multisfl
+from scenarios.crosscheck import cyclesl, fednar, fsl_sage, gas, hydra, mergesfl, multisfl
 from scenarios.crosscheck.report import HEADER
 
-AUTHORS = (hydra, mergesfl, multisfl, fednar, fsl_sage, cyclesl)
+AUTHORS = (hydra, mergesfl, multisfl, fednar, fsl_sage, cyclesl, gas)
 
 
 def main(checkouts: list[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -86,6 +87,7 @@ class Ours:
         initial: the model before the first round.
         models: the model after every round.
         served: of every round, the clients of the server's steps in their order.
+        operations: of all rounds.
         rows: the rounds' figures.
         accuracy: of every round, the accuracy by label.
     """
@@ -97,13 +99,16 @@ class Ours:
         self.data, self.cut = self.method.data, self.method.task.cuts[0] if self.method.is_split else 0
         self.initial = self.model()
         self.models, self.served, self.rows, self.accuracy = [], [], [], []
+        operations = []
         for round in self.experiment.rounds():
             self.models.append(self.model())
+            operations.append(round.ops)
             steps = round.ops[(round.ops["kind"] == b"train") & (round.ops["node"] == b"server")]
             steps.sort(order="started_s")
             self.served.append([int(client) for client in steps["client"]])
             self.rows.append(round.row)
             self.accuracy.append([label["accuracy"] for label in round.labels])
+        self.operations = np.concatenate(operations)
 
     @property
     def n_clients(self) -> int:
