@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from scenarios.crosscheck import cyclesl, fednar, fsl_sage, gas, hydra, mergesfl, multisfl
+from scenarios.crosscheck import cyclesl, dtfl, fednar, fsl_sage, gas, hydra, mergesfl, multisfl
 from scenarios.crosscheck.report import HEADER
 
-AUTHORS = (hydra, mergesfl, multisfl, fednar, fsl_sage, cyclesl, gas)
+AUTHORS = (hydra, mergesfl, multisfl, fednar, fsl_sage, cyclesl, gas, dtfl)
 
 
 def main(checkouts: list[str]) -> None:

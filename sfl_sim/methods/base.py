@@ -315,6 +315,8 @@ class Method(ABC):
         self.data = task.data
         self.wire = task.wire
         self.options = options or self.Options()
+        self.cuts: Sequence[int] = task.cuts
+        """Wherever a client ever cuts the model; empty without a cut."""
         self.rule: GradientRule | None = None
         """What changes every local gradient before its step."""
         lora = task.network.lora

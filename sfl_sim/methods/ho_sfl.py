@@ -79,7 +79,8 @@ class HoSfl(SplitMethod, survives=True):
         yield on(SERVER, Renew(), self.part2)
         yield on(AGGREGATOR, Renew(), self.part1)
         there = set((yield par({c: self.begin(c) for c in clients})))
-        for number, step in enumerate(in_step(self.data, round, dict.fromkeys(clients, self.batch_size))):
+        sizes, steps = dict.fromkeys(clients, self.batch_size), max(map(self.data.n_batches, clients))
+        for number, step in enumerate(in_step(self.data, round, sizes, steps)):
             batches = {c: batch for c, batch in zip(clients, step, strict=True) if batch is not None and c in there}
             there -= batches.keys() - (yield from self.step(batches, round, number))
 

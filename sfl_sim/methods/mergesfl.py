@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, zip_longest
 from typing import Literal
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.pooled import Pooled, TrainMerged, dispatched
+from sfl_sim.methods.pooled import Pooled, TrainMerged, dispatched, in_step
 from sfl_sim.models.replica import Bundle, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, on
 from sfl_sim.training.steps import Average, Backward
@@ -59,11 +58,10 @@ class MergeSFL(Pooled, regular=True, survives=True, tiered=True):
 
     def todo(self, round: int, sizes: Mapping[int, int]) -> Iterator[tuple[Batch | None, ...]]:
         """The clients' mini-batches step by step; None for a client that has no more."""
-        n_batches = [self.data.n_batches(c) for c in sizes]
         if self.options.steps == "mean":
             steps = self.data.mean_batches(list(sizes))
             return zip(*(self.data.steps(c, round, steps, size) for c, size in sizes.items()), strict=True)
-        return islice(zip_longest(*(self.data.batches(c, round, size) for c, size in sizes.items())), max(n_batches))
+        return in_step(self.data, round, sizes, max(self.data.n_batches(c) for c in sizes))
 
     def train(self, smashed: Mapping[int, Value], round: int) -> Flow:
         """One step on the merged mini-batch."""

@@ -55,7 +55,7 @@ class Pooled(SplitStep, TwoParts):
 
     def todo(self, round: int, sizes: Mapping[int, int]) -> Iterator[tuple[Batch | None, ...]]:
         """The clients' mini-batches step by step; None for a client that has no more."""
-        return in_step(self.data, round, sizes)
+        return in_step(self.data, round, sizes, max(self.data.n_batches(c, size) for c, size in sizes.items()))
 
     def step(
         self,
@@ -105,9 +105,8 @@ class Pooled(SplitStep, TwoParts):
         yield from self.average(AGGREGATOR, self.client_model, list(copies.values()), list(copies))
 
 
-def in_step(data: ClientData, round: int, sizes: Mapping[int, int]) -> Iterator[tuple[Batch | None, ...]]:
-    """Yield the clients' mini-batches of these sizes step by step; None for a client that has no more."""
-    steps = max(data.n_batches(c, size) for c, size in sizes.items())
+def in_step(data: ClientData, round: int, sizes: Mapping[int, int], steps: int) -> Iterator[tuple[Batch | None, ...]]:
+    """Yield the clients' mini-batches of these sizes, for so many steps; None for a client that has no more."""
     return islice(zip_longest(*(data.batches(c, round, size) for c, size in sizes.items())), steps)
 
 

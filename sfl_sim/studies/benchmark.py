@@ -222,6 +222,6 @@ def _about(scenario: Scenario) -> dict[str, Any]:
     """Tell what a method does, and the bytes that its largest client needs to train."""
     method = Experiment(scenario, device=None).method
     network = method.task.network
-    cuts = set(method.task.cuts) or {len(network)}
+    cuts = set(method.cuts) or {len(network)}
     needed = max(memory_bytes(scenario, network, cut) for cut in cuts)
     return {"client_memory_bytes": needed, **{trait: bool(getattr(method, trait)) for trait in TRAITS}}

@@ -122,3 +122,13 @@ def test_pilots_that_all_diverge_end_it(tmp_path):
     wild = study(benchmark={"rates": [1e25]}, repeats=1, grid={"method.name": ["splitfed_v1"]})
     with pytest.raises(TrialsFailed, match="1 of 1 runs failed: splitfed_v1"):
         benchmark.run_benchmark(wild, [], tmp_path, Settings(device="cpu", threads=1), quiet)
+
+
+def test_the_memory_of_a_client_is_that_of_the_deepest_cut_that_it_may_have():
+    def needed(cut):
+        own = {"model": {"name": "cnn_small", "cut": cut}, "grid": {"method.name": ["splitfed_v1"]}}
+        return benchmark._about(study(**own).variants[0].scenario)["client_memory_bytes"]
+
+    fixed = [needed(cut) for cut in (1, 2, 3)]
+    assert len(set(fixed)) == 3
+    assert needed({"by": "greedy", "values": [1, 3]}) == max(fixed[0], fixed[2])
