@@ -71,7 +71,7 @@ def test_one_edge_that_averages_every_round_is_the_method_with_one_server_to_the
     assert [rows["kind"].tolist() for rows in at_clients[:1]] == [rows["kind"].tolist() for rows in at_clients[1:]]
 
 
-@pytest.mark.parametrize("name", [name for name in TIERED if name not in ("splitfed_v2", "mergesfl")])
+@pytest.mark.parametrize("name", [name for name in TIERED if not METHODS[name].shares_server_model])
 @pytest.mark.parametrize("counts", [(2,), (4,), (4, 2)])
 def test_a_weighted_mean_of_weighted_means_is_the_weighted_mean(name, counts):
     """All methods whose clients train copies: edges change nothing but the last bits."""
