@@ -32,6 +32,7 @@ from sfl_sim.engine.news import Ended, News
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
+from sfl_sim.methods.cut_policies import CUT_POLICIES
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.orders import ORDERS
@@ -72,7 +73,7 @@ def drawn(rng: np.random.Generator) -> Values:
             "name": "digits", "train_samples": int(rng.integers(10, 60)), "test_samples": 20,
             "partition": one({"kind": "iid"}, *({"kind": k, "min_size": 1} for k in ("dirichlet", "quantity_skew"))),
         },
-        "model": {"name": one("cnn_small", "cnn_patches_bn"), "cut": one(1, 2)},
+        "model": {"name": one("cnn_small", "cnn_patches_bn"), "cut": one(1, 1, 2, 2, {"by": one("random", "round", *CUT_POLICIES), "values": [1, 2]})},
         "clients": {
             "count": n,
             "participation": one(1.0, 0.6),
