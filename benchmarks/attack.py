@@ -65,6 +65,7 @@ def drawn(rng: np.random.Generator) -> Values:
         server |= {"order": one(*ORDERS)}
     if server.get("order") == "bounded_wait":
         server["max_wait_s"] = 0.01
+    changing = {"by": one("random", "round", *CUT_POLICIES), "values": [1, 2]}
     latency_s = one(0.0, 0.05, [0.01 * c for c in range(n)])
     return {
         "name": "attack",
@@ -73,7 +74,7 @@ def drawn(rng: np.random.Generator) -> Values:
             "name": "digits", "train_samples": int(rng.integers(10, 60)), "test_samples": 20,
             "partition": one({"kind": "iid"}, *({"kind": k, "min_size": 1} for k in ("dirichlet", "quantity_skew"))),
         },
-        "model": {"name": one("cnn_small", "cnn_patches_bn"), "cut": one(1, 1, 2, 2, {"by": one("random", "round", *CUT_POLICIES), "values": [1, 2]})},
+        "model": {"name": one("cnn_small", "cnn_patches_bn"), "cut": one(1, 1, 2, 2, changing)},
         "clients": {
             "count": n,
             "participation": one(1.0, 0.6),
