@@ -185,7 +185,7 @@ def repricing_is_a_fresh_run(values: Values, place: Path) -> str | None:
     """A recorded run walked in another system has the times of a run there, as far as it is known."""
     _stored(values, place / "run", lambda news: None)
     repriced = sfl_sim.reprice(place / "run", overrides=["clients.network.scale=0.5"], out=place / "there").rounds
-    fresh = computed(changed(values, "clients.network.scale", 0.5), None)[1]
+    fresh = computed(changed(values, "clients.network.scale", 0.5))[1]  # trained: a flow may read what is learned
     found = repriced["ended_s"].tolist()
     expected = [row["ended_s"] for row in fresh[: len(found)]]
     return None if found == expected else f"repriced rounds end at {found}, fresh ones at {expected}"

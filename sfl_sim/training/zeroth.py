@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from sfl_sim.models.on_nan import rule_in_force
 from sfl_sim.models.replica import Bundle, Replica
 from sfl_sim.ops import Step, Value, Work
 from sfl_sim.rng import torch_seed
@@ -72,7 +73,8 @@ class Directions:
         return (self.draw(number, replicas) for number in range(self.count))
 
     def add_gradient(self, replicas: Sequence[Replica], slopes: Tensor) -> None:
-        """Add the mean over p of slopes[p] u_p to the gradients of `replicas`; `slopes` is (P,)."""
+        """Add the mean over p of slopes[p] u_p to the gradients of `replicas`; `slopes` (P,) come from losses."""
+        rule_in_force().see(slopes.sum())
         for slope, u in zip(slopes / self.count, self.all(replicas), strict=True):
             for replica, piece in zip(replicas, u, strict=True):
                 replica.weights.grad.add_(slope.to(piece) * piece)

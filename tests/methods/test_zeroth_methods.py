@@ -7,7 +7,7 @@ import torch
 from small_world import distance, fleet, task
 from torch import nn
 
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import NonFiniteError, ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.ahead import UploadOptions
 from sfl_sim.methods.heron import HeronOptions
@@ -208,3 +208,10 @@ def test_a_phone_without_a_backward_pass_needs_less_memory(name):
     first, cut = kind.at_client(net, 3, kind.Options())
     needs = [client_memory_bytes(first, cut, 64, 0, keeps_graphs=keeps) for keeps in (True, kind.keeps_graphs)]
     assert needs[1] < 0.7 * needs[0]
+
+
+@pytest.mark.parametrize("name", ["heron", "ho_sfl", "mu_splitfed"])
+def test_a_loss_that_is_no_number_stops_the_run(name):
+    """As where gradients are computed: an endless rate makes weights infinite."""
+    with pytest.raises(NonFiniteError, match=r"is (inf|-inf|nan); try a smaller train\.lr"):
+        run(name, rounds=4, lr=math.inf)
