@@ -40,7 +40,7 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
     options: DtflOptions
     examples = (DtflOptions(tiers=[1, 2], count_models=True), DtflOptions(tiers=[1]))
     neutral = None
-    only_averages = True
+    only_averages = depends_on_time = True  # unless there is one tier
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         wanted = options.tiers if isinstance(options, DtflOptions) else None

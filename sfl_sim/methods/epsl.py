@@ -80,40 +80,34 @@ class TrainAggregated(TrainMerged):
         z = z.detach().requires_grad_(not part2.part.first)
         out = part2.weights(z, training=True)
         (g,) = torch.autograd.grad(part2.part.loss(out, labels), out, retain_graph=True)
-        virtual, g_virtual, members = self._virtual(z.detach(), g, sizes, n_virtual)
+        of_clients = [torch.split(each, sizes) for each in (z.detach(), g)]
+        virtual, g_virtual, members = self._virtual(*of_clients, n_virtual)
         virtual.requires_grad_(z.requires_grad)
-        alone = torch.ones(len(out), dtype=torch.bool, device=out.device)
-        for first, n in zip(_starts(sizes), n_virtual, strict=True):
-            alone[first : first + n] = False
+        places = zip(torch.split(out, sizes), of_clients[1], n_virtual, strict=True)
+        own = torch.cat([(rows[n:] * of_rows[n:]).flatten() for rows, of_rows, n in places])
         # The sum whose gradient is wanted: gradients at outputs are constants in it.
-        differentiate((out[alone] * g[alone]).sum() + (part2.weights(virtual, training=True) * g_virtual).sum())
+        differentiate(own.sum() + (part2.weights(virtual, training=True) * g_virtual).sum())
         self.optimiser.step(part2.weights)
-        if z.grad is None:
-            return None
-        gradient: Tensor = z.grad
-        for first, n in zip(_starts(sizes), n_virtual, strict=True):
-            gradient[first : first + n] = virtual.grad[:n] / members[:n]  # type: ignore[index]
+        gradient: Tensor | None = z.grad
+        if gradient is not None:
+            for rows, n in zip(torch.split(gradient, sizes), n_virtual, strict=True):
+                rows[:n] = virtual.grad[:n] / members[:n]  # type: ignore[index]
         return gradient
 
     def _virtual(
-        self, z: Tensor, g: Tensor, sizes: Sequence[int], n_virtual: Sequence[int]
+        self, z: Sequence[Tensor], g: Sequence[Tensor], n_virtual: Sequence[int]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Give the virtual rows, the gradients at their outputs, and how many clients have a row in each."""
+        """Give the virtual rows, the gradients at their outputs, and how many clients have a row in each.
+
+        Args:
+            z, g: activations and gradients at the outputs of each client's rows.
+        """
         n = max(n_virtual)
-        rows, g_rows = z.new_zeros(n, *z.shape[1:]), g.new_zeros(n, *g.shape[1:])
-        weights, members = z.new_zeros(n, *[1] * (z.dim() - 1)), z.new_zeros(n, *[1] * (z.dim() - 1))
-        for first, count, weight in zip(_starts(sizes), n_virtual, self.weights, strict=True):
-            rows[:count] += weight * z[first : first + count]
-            g_rows[:count] += g[first : first + count]
+        rows, g_rows = z[0].new_zeros(n, *z[0].shape[1:]), g[0].new_zeros(n, *g[0].shape[1:])
+        weights, members = z[0].new_zeros(2, n, *[1] * (z[0].dim() - 1))
+        for own, g_own, count, weight in zip(z, g, n_virtual, self.weights, strict=True):
+            rows[:count] += weight * own[:count]
+            g_rows[:count] += g_own[:count]
             weights[:count] += weight
             members[:count] += 1
         return rows / weights, g_rows, members
-
-
-def _starts(sizes: Sequence[int]) -> list[int]:
-    """Give the first row of each client.
-
-    >>> _starts([3, 2, 4])
-    [0, 3, 5]
-    """
-    return [sum(sizes[:place]) for place in range(len(sizes))]

@@ -66,7 +66,7 @@ class ServerCopies(SplitStep):
         """The global model, cut wherever a client ever cuts it; with one cut, part-1 and part-2."""
         self.looks_at_times = task.cut_policy is not None
         self.held: dict[int, dict[int, int]] = {}
-        self._visits: Mapping[int, Visit] = {}
+        self._now: Mapping[int, int] = {}
 
     @cached_property
     def parts(self) -> dict[int, tuple[Replica | Joined, Replica | Joined]]:
@@ -91,9 +91,8 @@ class ServerCopies(SplitStep):
 
     def visits(self, round: int, clients: Sequence[int]) -> dict[int, Visit]:
         """The cut of each client, and its number of mini-batches."""
-        cuts, n_batches = self.choose_cuts(round, clients), zip(clients, self.n_batches(clients), strict=True)
-        self._visits = visits = {c: Visit(cuts[c], n) for c, n in n_batches}
-        return visits
+        self._now = cuts = self.choose_cuts(round, clients)
+        return {c: Visit(cuts[c], n) for c, n in zip(clients, self.n_batches(clients), strict=True)}
 
     def choose_cuts(self, round: int, clients: Sequence[int]) -> Mapping[int, int]:
         """The cut of each client: the task's, one that is drawn for the round, or what a policy chooses."""
@@ -119,12 +118,12 @@ class ServerCopies(SplitStep):
 
     def client_cuts(self, clients: Sequence[int]) -> Sequence[int]:
         """The cut of each of the round's clients."""
-        return [self._visits[c].cut for c in clients]
+        return [self._now[c] for c in clients]
 
     def figures(self) -> Mapping[str, float]:
         """The mean cut of the round's clients, where it can change from round to round."""
-        cuts = [visit.cut for visit in self._visits.values()]
-        return {"cut_mean": sum(cuts) / len(cuts)} if cuts and (self.task.round_cuts or self.looks_at_times) else {}
+        changes = self._now and (self.task.round_cuts or self.looks_at_times)
+        return {"cut_mean": sum(self._now.values()) / len(self._now)} if changes else {}
 
     def n_batches(self, clients: Sequence[int]) -> list[int]:
         """Mini-batches that each client runs: all that it has, or with `equal_steps` their rounded mean."""

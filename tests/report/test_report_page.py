@@ -34,6 +34,7 @@ LABELS = ["Which labels are forgotten", "Accuracy of the labels in the last roun
 NOT_DRAWN_HERE = {
     "The servers", "Perplexity", "Your metrics", "Early exits", "Inputs of the last layer", "Labels within a round",
     "Availability and dropouts", "Staleness", "Replay", "Labels in the order of service", "Labels held by each client",
+    "Cuts that change",
 }  # fmt: skip
 """Sections for which a synthetic run has no data."""
 

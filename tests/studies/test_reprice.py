@@ -22,8 +22,10 @@ from sfl_sim.studies.train import run_study
 from sfl_sim.studies.trained import TrainedRun
 from sfl_sim.training.provenance import TracedOperation
 
+SMALL_STEPS = {"train.lr": 1e-4}
+"""For slopes along random directions, which are long."""
 POINTS = [
-    *({"method.name": name} for name in METHODS),
+    *({"method.name": name, **({} if kind.keeps_graphs else SMALL_STEPS)} for name, kind in METHODS.items()),
     {"method.name": "splitfed_v2", "server.order": ["cyclic", "random_job"]},
     {"method.name": "mergesfl", "method.batch_regulation": "time"},
     {"method.name": "korea", "method.proportion": "fixed", "method.patience_s": 0.05},
