@@ -80,11 +80,11 @@ class TrainAggregated(TrainMerged):
         z = z.detach().requires_grad_(not part2.part.first)
         out = part2.weights(z, training=True)
         (g,) = torch.autograd.grad(part2.part.loss(out, labels), out, retain_graph=True)
-        of_clients = [torch.split(each, sizes) for each in (z.detach(), g)]
-        virtual, g_virtual, members = self._virtual(*of_clients, n_virtual)
+        g_of = torch.split(g, sizes)
+        virtual, g_virtual, members = self._virtual(torch.split(z.detach(), sizes), g_of, n_virtual)
         virtual.requires_grad_(z.requires_grad)
-        places = zip(torch.split(out, sizes), of_clients[1], n_virtual, strict=True)
-        own = torch.cat([(rows[n:] * of_rows[n:]).flatten() for rows, of_rows, n in places])
+        places = zip(torch.split(out, sizes), g_of, n_virtual, strict=True)
+        own = torch.cat([(rows[n:] * g_rows[n:]).flatten() for rows, g_rows, n in places])
         # The sum whose gradient is wanted: gradients at outputs are constants in it.
         differentiate(own.sum() + (part2.weights(virtual, training=True) * g_virtual).sum())
         self.optimiser.step(part2.weights)
