@@ -1,4 +1,4 @@
-"""Prints which trends of the benchmark's images hold, with the numbers.
+"""Prints which trends of one of the benchmark's tracks hold, with the numbers.
 
     python -m scenarios.benchmark.verdicts [FOLDER]     (of the benchmark; default: reports/benchmark_images-benchmark)
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,28 +19,53 @@ from scenarios.trends import Comparison, print_verdicts
 from sfl_sim.report.load import BENCHMARK, OWN_LINKS
 
 CSE, HERON, SAGE = "cse_fsl, upload_every=5, first", "heron, upload_every=5, first", "fsl_sage, upload_every=5"
-GUESSING, MARGIN = 10.0, 5.0
-"""Accuracy of guessing one of ten labels, and the margin of trend (j), in percent."""
+CSE_TEXT, HERON_TEXT = (f"{name}, aux=1, upload_every=5, first" for name in ("cse_fsl", "heron"))
+GUESSING, MARGIN, MARGIN_TEXT = 10.0, 5.0, 1.0
+"""Accuracy of guessing one of ten labels, and the margins of trends (j) and (l), in percent."""
+Figures = tuple[str, np.ndarray]
 
 
-def trends(table: pd.DataFrame) -> dict[str, list[Comparison]]:
-    """Trends (a) to (j) of docs/results/benchmark.md."""
+@dataclass(frozen=True)
+class Track:
+    """The rows of a track as it was trained."""
 
-    def figures(variant: str, column: str, scale: float) -> tuple[str, np.ndarray]:
-        wide = table.pivot(index="seed", columns="variant", values=column)
+    table: pd.DataFrame
+
+    def figures(self, variant: str, column: str, scale: float) -> Figures:
+        """Give a variant's name, and its figures by seed."""
+        wide = self.table.pivot(index="seed", columns="variant", values=column)
         unknown = math.inf if column.endswith("_to_target") else math.nan
         return variant.partition(",")[0], scale * wide[variant].fillna(unknown).to_numpy()
 
-    def accuracy(variant: str) -> tuple[str, np.ndarray]:
-        return figures(variant, "score", 100)
+    def accuracy(self, variant: str) -> Figures:
+        """Give accuracies in percent."""
+        return self.figures(variant, "score", 100)
 
-    def hours(variant: str) -> tuple[str, np.ndarray]:
-        return figures(variant, "seconds_to_target", 1 / 3600)
+    def hours(self, variant: str) -> Figures:
+        """Give hours to the target."""
+        return self.figures(variant, "seconds_to_target", 1 / 3600)
 
-    def megabytes(variant: str) -> tuple[str, np.ndarray]:
-        return figures(variant, "bytes_to_target", 1e-6)
+    def megabytes(self, variant: str) -> Figures:
+        """Give megabytes to the target."""
+        return self.figures(variant, "bytes_to_target", 1e-6)
 
-    guessing = "guessing", np.full(table["seed"].nunique(), GUESSING)
+
+def of_text(track: Track) -> dict[str, list[Comparison]]:
+    """Trends (k) to (m) of docs/results/benchmark.md."""
+    accuracy, megabytes = track.accuracy, track.megabytes
+    return {
+        "(k) HO-SFL is more accurate than V1": [Comparison(accuracy("ho_sfl"), ">", accuracy("splitfed_v1"))],
+        "(l) HERON is as accurate as CSE-FSL": [Comparison(accuracy(HERON_TEXT), "~", accuracy(CSE_TEXT), MARGIN_TEXT)],
+        "(m) SplitFrozen needs fewer bytes than SplitLoRA": [
+            Comparison(megabytes("splitfrozen"), "<", megabytes("splitfed_v2"))
+        ],
+    }
+
+
+def of_images(track: Track) -> dict[str, list[Comparison]]:
+    """Trends (a) to (j) of docs/results/benchmark.md."""
+    accuracy, hours, megabytes = track.accuracy, track.hours, track.megabytes
+    guessing = "guessing", np.full(track.table["seed"].nunique(), GUESSING)
     return {
         "(a) CSE-FSL needs fewer bytes than V2": [Comparison(megabytes(CSE), "<", megabytes("splitfed_v2"))],
         "(b) local loss needs fewer hours than V1": [Comparison(hours("local_loss"), "<", hours("splitfed_v1"))],
@@ -56,11 +82,15 @@ def trends(table: pd.DataFrame) -> dict[str, list[Comparison]]:
     }
 
 
+TRENDS = {"benchmark_images": of_images, "benchmark_text": of_text}
+
+
 def main() -> None:
     """Print a Markdown table."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "reports/benchmark_images-benchmark")
     table = pd.read_csv(folder / BENCHMARK)
-    print_verdicts(trends(table[table["links"] == OWN_LINKS]), "percent, hours or megabytes")
+    track = Track(table[table["links"] == OWN_LINKS])
+    print_verdicts(TRENDS[table["track"].iloc[0]](track), "percent, hours or megabytes")
 
 
 if __name__ == "__main__":
