@@ -170,6 +170,12 @@ def test_edges_choose_for_their_own_clients():
     assert len(last.cuts) == len(last.clients)
 
 
+@pytest.mark.parametrize(("servers", "workers"), [({}, 3), ({"edge": {"count": 2, "workers": 5}}, 5)])
+def test_a_policy_knows_the_workers_of_the_server_that_clients_reach(servers, workers):
+    run = experiment(chosen("makespan", servers=servers, server={"workers": 3}))
+    assert run.method.task.seen.workers == workers
+
+
 def test_a_method_without_a_cut_has_no_cuts_in_its_rounds():
     (round, *_) = experiment({"method": {"name": "fedavg"}}).rounds()
     assert round.cuts == []

@@ -66,6 +66,39 @@ def test_a_client_moves_for_a_tenth_of_its_time_and_not_for_less():
     assert greedy(known(seen, held={0: {1: 3}}), [0]) == {0: 2}
 
 
+def waiting(queue_s, jobs=1):
+    """As `told`, of one client whose jobs have each waited."""
+    seen = Seen()
+    seen.learn(1, {0: (1.0, 1e9, 1.0, 1e6, 1.0, 1e6, 0.1, jobs, jobs * queue_s)}, (1e6, 1e-3))
+    return seen
+
+
+def test_a_queue_is_a_part_of_a_round_and_no_part_of_what_a_client_takes_alone():
+    what = known(waiting(queue_s=5.0, jobs=3), batches=4)
+    assert what.round_s(0, 1) == pytest.approx(what.alone_s(0, 1) + 4 * 5.0)
+
+
+def test_a_long_queue_makes_greedy_stay_and_makespan_does_not_look_at_it():
+    """From cut 3 to 2 a client would save 1.5 of 4 s alone, and 1.5 of 104 s with the queue."""
+    held = {0: {1: 1, 2: 3}}
+    assert greedy(known(waiting(queue_s=100.0), held), [0]) == {0: 3}
+    assert makespan(known(waiting(queue_s=100.0), held), [0]) == {0: 2}
+
+
+def test_the_cut_that_a_client_has_is_that_of_its_last_round():
+    assert known(told((1.0, 1.0)), held={0: {1: 1, 2: 3, 4: 2}}).cut(0) == 2
+    assert known(told((1.0, 1.0))).cut(0) == 1, "where it has begun"
+
+
+def test_a_bandit_gives_a_cut_that_was_tried_once_another_chance():
+    """Means are 10 s of four rounds, 10.5 s of one, and 12 s of one: the second may be better than it was."""
+    seen, lasted_s = Seen(), {1: (1, 10.0), 2: (1, 10.0), 3: (1, 10.0), 4: (1, 10.0), 5: (2, 10.5), 6: (3, 12.0)}
+    for number, (_, seconds) in lasted_s.items():
+        seen.learn(number, {0: (seconds, 1e9, 0.0, 0.0, 0.0, 0.0)}, (1e6, 1e-3))
+    held = {0: {number: cut for number, (cut, _) in lasted_s.items()}}
+    assert bandit(known(seen, held), [0]) == {0: 2}
+
+
 def test_makespan_takes_work_from_a_server_that_is_slower_than_all_clients():
     """It would work for 72 s, the slower client needs 52. The faster one takes a layer more, and not two."""
     costs = {1: CutCost(1, 9, 0, 0, 0), 2: CutCost(3, 6, 0, 0, 0), 3: CutCost(9, 1, 0, 0, 0)}
@@ -143,6 +176,7 @@ def test_a_timing_only_run_decides_alike(policy):
 
 def test_everybody_begins_at_the_first_value():
     assert set(run(greedy, rounds=1, cuts=(2, 1)).method.client_cuts(range(3))) == {2}
+    assert set(run(median, rounds=1, cuts=(1, 2)).method.client_cuts(range(3))) == {1}
 
 
 @pytest.mark.parametrize("name", ["splitfed_v1", "fedprox", "fednar", "fedavgm", "slowmo", "fednag"])

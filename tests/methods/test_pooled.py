@@ -241,3 +241,16 @@ def test_whoever_has_fewer_rows_has_no_part_in_the_others():
     alone = TrainMerged(Sgd(0.0)).run(part2, values)
     assert torch.allclose(given[1:3], alone[1:3])
     assert torch.allclose(given[[0, 3]], alone[[0, 3]].mean() * torch.ones(2, 1, dtype=torch.float64))
+
+
+def test_batch_norm_sees_two_aggregated_rows_at_least():
+    """One alone has no variance."""
+
+    def build(shape, n_labels):
+        first = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
+        return nn.Sequential(first, nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, n_labels)))
+
+    found = run("epsl", EpslOptions(phi=0.1), build=build, samples=[6, 6])
+    aggregated = TrainAggregated(Sgd(0.1), 2, (0.5, 0.5)).work(found.method.part2, [Value("smashed", samples=3)] * 2)
+    served = found.rows[(found.rows["kind"] == b"train") & (found.rows["node"] == b"server")]
+    assert served["macs"][0] == aggregated.macs

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lossy_world import gone_at, run
 from small_world import CASES, batch_norm_net, distance, fleet, simulate, takes, task, tensors, worlds
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sfl_sim import testing
@@ -356,3 +357,14 @@ def test_harmony_has_no_defences():
         with pytest.raises(ScenarioError, match="no defence") as refused:
             METHODS["harmony"](task(wire=wire, samples=[4, 4]))
         assert refused.value.key == "privacy"
+
+
+def test_a_gradient_comes_back_to_layers_that_learn_and_to_no_others():
+    """The first layer has no weights, the second one has."""
+
+    def build(shape, n_labels):
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.Linear(4, n_labels))
+
+    network = task([2], build=build, device=None).network
+    assert Wire().crossing_bytes(network.part(0, 1), 5) == (5 * (16 * 8 + 8), 0)
+    assert Wire().crossing_bytes(network.part(0, 2), 5) == (5 * (4 * 8 + 8), 5 * 4 * 8)

@@ -39,3 +39,14 @@ def test_who_waits_for_a_worker_has_waited():
 def test_nothing_happened_to_nobody():
     rows = simulate(METHODS["splitfed_v1"](task([6], device=None)), 0).rows
     assert busy(rows) == ({}, (0.0, 0.0))
+
+
+def test_what_takes_no_time_has_no_rate():
+    """Models that are exchanged for free make no link faster than it is."""
+    world = fleet(2, uplink_bps=8e4, downlink_bps=4e5)
+    work = task([6, 3], batch_size=3, device=None)
+    rows = simulate(METHODS["splitfed_v1"](work), 1, world=world, include_model_exchange=False).rows
+    clients, _ = busy(rows)
+    one = ClientRound(*clients[0])
+    assert 8 * one.up_bytes / one.up_s == pytest.approx(8e4)
+    assert 8 * one.down_bytes / one.down_s == pytest.approx(4e5)
