@@ -220,10 +220,18 @@ class Experiment:
         self._timeline.update(walked.ops.tobytes())
         if self._servers:
             self._servers.add(walked.ops, walked.ended_s)
+        joule, clients, cuts = walked.op_joule(self.fleet), walked.clients, self.method.client_cuts(walked.clients)
         return Round(
-            row, labels, walked.ops, confusion=confusion, leakage=leakage, final=tables,
-            joule=walked.op_joule(self.fleet), clients=walked.clients, cuts=self.method.client_cuts(walked.clients),
-        )  # fmt: skip
+            row,
+            labels,
+            walked.ops,
+            confusion=confusion,
+            leakage=leakage,
+            final=tables,
+            joule=joule,
+            clients=clients,
+            cuts=cuts,
+        )
 
     def _attacked(self, number: int, is_last: bool, tables: dict[str, pd.DataFrame]) -> pd.DataFrame | None:
         """Give the rows of leakage.parquet of a round that has them; after the last one, `tables` get its pictures."""

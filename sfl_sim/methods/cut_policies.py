@@ -53,7 +53,6 @@ class Known:
         held: of each client, its cut in the rounds in which it was not lost.
         begins: the cut with which clients begin.
         samples, batches: give how many a client has in a round.
-        workers: of the server.
     """
 
     costs: Mapping[int, CutCost]
@@ -62,7 +61,6 @@ class Known:
     begins: int
     samples: Callable[[int], int]
     batches: Callable[[int], int]
-    workers: float = 1
 
     @property
     def cuts(self) -> list[int]:
@@ -117,7 +115,7 @@ def makespan(known: Known, clients: Sequence[int]) -> dict[int, int]:
         return max(known.alone_s(c, cut) for c, cut in cuts.items())
 
     def work_s(cuts: Mapping[int, int]) -> float:
-        return sum(known.server_s(c, cut) for c, cut in cuts.items()) / known.workers
+        return sum(known.server_s(c, cut) for c, cut in cuts.items()) / known.seen.workers
 
     while work_s(cuts) > clients_s(cuts):
         deeper = {c: min(above) for c, cut in cuts.items() if (above := [each for each in known.cuts if each > cut])}
@@ -146,7 +144,8 @@ def median(known: Known, clients: Sequence[int]) -> dict[int, int]:
 def bandit(known: Known, clients: Sequence[int]) -> dict[int, int]:
     """Try each cut once with each client, the fastest by estimate first; then prefer what was fast or tried seldom.
 
-    UCB1 of the seconds per sample: a cut's mean, less half the range of all means times sqrt(ln N / n) for n of N.
+    UCB1 of the seconds of a client's rounds: a cut's mean, less half the range of all means times sqrt(ln N / n), where
+    the client has had this cut in n of N rounds.
     """
     return {c: _arm(known, c) for c in clients}
 

@@ -42,9 +42,8 @@ class Epsl(Pooled, regular=True, survives=True, tiered=True):
         slots = math.ceil(phi * self.batch_size)
         if phi and self.task.network.needs_batches_of_two:
             slots = max(2, slots)
-        step = (
-            TrainAggregated(optimiser, slots, tuple(self.task.shares(list(smashed)))) if phi else TrainMerged(optimiser)
-        )
+        shares = tuple(self.task.shares(list(smashed)))
+        step = TrainAggregated(optimiser, slots, shares) if phi else TrainMerged(optimiser)
         return dispatched((yield on(SERVER, step, self.part2, list(smashed.values()))), smashed)
 
 
@@ -89,9 +88,9 @@ class TrainAggregated(TrainMerged):
         differentiate(own.sum() + (part2.weights(virtual, training=True) * g_virtual).sum())
         self.optimiser.step(part2.weights)
         gradient: Tensor | None = z.grad
-        if gradient is not None:
+        if gradient is not None and virtual.grad is not None:
             for rows, n in zip(torch.split(gradient, sizes), n_virtual, strict=True):
-                rows[:n] = virtual.grad[:n] / members[:n]  # type: ignore[index]
+                rows[:n] = virtual.grad[:n] / members[:n]
         return gradient
 
     def _virtual(

@@ -114,7 +114,7 @@ class ServerCopies(SplitStep):
             up_bytes, down_bytes = self.wire.crossing_bytes(part1.part, n)
             at_client, at_server = (part.part.work(n, passes=3).macs / n for part in (part1, part2))
             costs[cut] = CutCost(at_client, at_server, up_bytes / n, down_bytes / n, part1.size_bytes)
-        return Known(costs, task.seen, self.held, task.round_cuts[0], data.seen, data.n_batches, task.seen.workers)
+        return Known(costs, task.seen, self.held, task.round_cuts[0], data.seen, data.n_batches)
 
     def client_cuts(self, clients: Sequence[int]) -> Sequence[int]:
         """The cut of each of the round's clients."""

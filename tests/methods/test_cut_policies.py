@@ -28,21 +28,21 @@ def run(policy, rounds=4, world=None, cuts=(1, 2), name="splitfed_v1", options=N
     return simulate(METHODS[name](work, options), rounds, world=world or fleet(len(samples), **SLOW_TO_FAST))
 
 
-def told(*clients, server=(1e6, 1e-3)):
+def told(*clients, server=(1e6, 1e-3), workers=1):
     """A `Seen` after one round: of each client the rate of its device in MACs and of its links in bytes per second."""
-    seen = Seen()
+    seen = Seen(workers)
     seen.learn(1, {c: (1.0, macs, 1.0, link, 1.0, link) for c, (macs, link) in enumerate(clients)}, server)
     return seen
 
 
-def known(seen, held=None, costs=None, batches=1, **settings):
+def known(seen, held=None, costs=None, batches=1):
     """Three cuts with the numbers of NEXT_METHODS, G.2: 16 samples, neither labels nor models."""
     of = {
         cut: CutCost(3 * macs, 0.0, n_bytes, n_bytes, 0.0)
         for cut, macs, n_bytes in ((1, 10e6, 65536), (2, 40e6, 16384), (3, 80e6, 4096))
     }
     samples, n_batches = (lambda c: 16 * batches), (lambda c: batches)
-    return Known(costs or of, seen, held or {}, begins=1, samples=samples, batches=n_batches, **settings)
+    return Known(costs or of, seen, held or {}, begins=1, samples=samples, batches=n_batches)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,8 @@ def test_makespan_takes_work_from_a_server_that_is_slower_than_all_clients():
     assert alone == {0: 1, 1: 1}
     what = known(seen, costs=costs)
     assert makespan(what, [0, 1]) == {0: 1, 1: 2}
-    assert makespan(known(seen, costs=costs, workers=float("inf")), [0, 1]) == alone
+    many = told((1.0, 1.0), (2.0, 1.0), server=(4.0, 1.0), workers=2)
+    assert makespan(known(many, costs=costs), [0, 1]) == alone
 
 
 @given(st.lists(st.tuples(st.floats(1e7, 1e11), st.floats(1e4, 1e8)), min_size=1, max_size=5), st.floats(1e-6, 1e3))
