@@ -138,7 +138,7 @@ def median(known: Known, clients: Sequence[int]) -> dict[int, int]:
     """Choose for each client the cut whose time is nearest to the median over all clients and cuts (S2FL)."""
     times_s = {c: {cut: known.round_s(c, cut) for cut in known.cuts} for c in clients}
     middle_s = statistics.median(time_s for of_client in times_s.values() for time_s in of_client.values())
-    return {c: min(of, key=lambda cut: (abs(of[cut] - middle_s), -cut)) for c, of in times_s.items()}
+    return {c: min(of, key=lambda cut: abs(of[cut] - middle_s)) for c, of in times_s.items()}
 
 
 def bandit(known: Known, clients: Sequence[int]) -> dict[int, int]:

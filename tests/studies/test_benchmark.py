@@ -125,10 +125,15 @@ def test_pilots_that_all_diverge_end_it(tmp_path):
 
 
 def test_the_memory_of_a_client_is_that_of_the_deepest_cut_that_it_may_have():
-    def needed(cut):
-        own = {"model": {"name": "cnn_small", "cut": cut}, "grid": {"method.name": ["splitfed_v1"]}}
+    """Also where the method chooses, whose clients begin with one layer."""
+
+    def needed(cut, name="splitfed_v1", **options):
+        method = {"method.name": [name], **{f"method.{key}": [value] for key, value in options.items()}}
+        own = {"model": {"name": "cnn_small", "cut": cut}, "grid": method}
         return benchmark._about(study(**own).variants[0].scenario)["client_memory_bytes"]
 
     fixed = [needed(cut) for cut in (1, 2, 3)]
     assert len(set(fixed)) == 3
     assert needed({"by": "greedy", "values": [1, 3]}) == max(fixed[0], fixed[2])
+    own = [needed(cut, "dtfl", tiers=[cut]) for cut in (1, 2, 3)]
+    assert needed(1, "dtfl", tiers=[1, 2, 3]) == max(own) > own[0]
