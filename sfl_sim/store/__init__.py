@@ -7,7 +7,7 @@ trials the tables that docs/output.md describes, and `publish` moves them. So a 
 from sfl_sim.store.checkpoints import Checkpoint, Checkpoints
 from sfl_sim.store.earlier import Wanted, runs_beside, take
 from sfl_sim.store.files import damaged, models_of, read_manifest, write_file, writing
-from sfl_sim.store.folder import RunFolder, changed_files, check_unchanged, free_folder, keys_of
+from sfl_sim.store.folder import RunFolder, changed_files, check_unchanged, free_folder, is_begun, keys_of
 from sfl_sim.store.trial import (
     SUMMARY,
     Failure,
@@ -33,6 +33,7 @@ __all__ = [
     "clear",
     "damaged",
     "free_folder",
+    "is_begun",
     "is_whole",
     "keys_of",
     "models_of",

@@ -224,6 +224,11 @@ def free_folder(parent: Path, name: str, digest: str, keys: Collection[str] = ()
     return candidate
 
 
+def is_begun(out: Path) -> bool:
+    """Return True if a run is in the folder: finished, interrupted, or killed."""
+    return out.exists() or _staging(out).exists()
+
+
 def _staging(out: Path) -> Path:
     """Return the folder of a run while it is under way."""
     return out.with_name(out.name + ".partial")

@@ -23,6 +23,7 @@ from sfl_sim.report.load import load as load_run
 from sfl_sim.scenario.grid import points
 from sfl_sim.scenario.load import Study, Variant, digest, extended
 from sfl_sim.scenario.sections import Benchmark, Scenario
+from sfl_sim.store import is_begun
 from sfl_sim.store.reading import file_of
 from sfl_sim.studies.launch import TrialsFailed
 from sfl_sim.studies.reprice import Repricing
@@ -140,7 +141,7 @@ def _run(study: Study, folder: Path, name: str, settings: Settings, progress: Pr
     Another study there, such as one with fewer methods, keeps its folder, from which finished trials are taken.
     """
     place = folder / f"{name}-{digest(study)[:8]}"
-    settings = replace(settings, resume=place.exists())
+    settings = replace(settings, resume=is_begun(place))
     try:
         with progress() as notify:
             status = run_study(study, place, settings, notify).status

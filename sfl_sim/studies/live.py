@@ -24,7 +24,7 @@ from sfl_sim.live.run import Live, OfScenario, check_live
 from sfl_sim.ops import SERVER
 from sfl_sim.scenario.load import Study, Variant, extended
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.store import RunFolder, read_failure, read_manifest
+from sfl_sim.store import RunFolder, is_begun, read_failure, read_manifest
 from sfl_sim.studies.calibrate_live import calibrate_live
 from sfl_sim.studies.launch import Outcome
 from sfl_sim.studies.train import run_study
@@ -99,7 +99,7 @@ def simulate(measured: Path, notify: Notify) -> tuple[Path, Path | None]:
 
     def run(study: Study, what: str) -> Path:
         place = measured.with_name(f"{measured.name}_{what}")
-        settings = Settings(device="cpu", threads=threads, resume=place.exists())
+        settings = Settings(device="cpu", threads=threads, resume=is_begun(place))
         return run_study(study, place, settings, notify).folder
 
     simulated = run(found, "simulated")

@@ -5,12 +5,13 @@ from contextlib import contextmanager
 import pandas as pd
 import pytest
 
-from sfl_sim.engine.news import silent
+from sfl_sim.engine.news import Reused, silent
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.load import BENCHMARK, OWN_LINKS
 from sfl_sim.report.load import load as load_run
 from sfl_sim.scenario.load import parse
+from sfl_sim.store import RunFolder
 from sfl_sim.studies import benchmark
 from sfl_sim.studies.launch import TrialsFailed
 
@@ -91,6 +92,31 @@ def test_a_further_method_costs_its_own_runs_alone(compared, monkeypatch):
     assert (len(reused), len(began)) == (2 * 2 + 2 * 2, 2 + 2)
     rows = pd.read_csv(compared / BENCHMARK)
     assert list(dict.fromkeys(rows["variant"])) == ["splitfed_v1", "cse_fsl", "fedavg"]
+
+
+def test_a_killed_one_goes_on_with_what_was_finished(compared, tmp_path, monkeypatch):
+    """By the same command; nobody has to say so."""
+    news = []
+
+    @contextmanager
+    def watched():
+        yield news.append
+
+    class Killed(BaseException):
+        """What happens to a process."""
+
+    def kill(self):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "publish", kill)
+        with pytest.raises(Killed):
+            benchmark.run_benchmark(study(), [], tmp_path, Settings(device="cpu", threads=1), watched)
+    assert not any(isinstance(each, Reused) for each in news)
+    benchmark.run_benchmark(study(), [], tmp_path, Settings(device="cpu", threads=1), watched)
+    assert sum(isinstance(each, Reused) for each in news) == 4, "the pilots"
+    rows = set((compared / BENCHMARK).read_text().splitlines())  # another test may have added some
+    assert rows.issuperset((tmp_path / BENCHMARK).read_text().splitlines())
 
 
 def test_pilots_seeds_are_not_compared():
