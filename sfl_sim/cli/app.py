@@ -56,6 +56,7 @@ Jobs = Annotated[
         help="Variants and seeds to run side by side; with Ray, on one GPU. By default auto, as many as pay.",
     ),
 ]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads of a trial; all cores unless given.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Plotly = Annotated[
     Literal["embedded", "directory"],

@@ -16,6 +16,7 @@ from sfl_sim.cli.app import (
     Plotly,
     ScenarioFile,
     Terminal,
+    Threads,
     Vary,
     app,
     conclude,
@@ -30,7 +31,7 @@ def run(
     overrides: Overrides = [],
     out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>.")] = None,
     jobs: Jobs = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of a run; all cores unless given.")] = None,
+    threads: Threads = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted run: from the last checkpoint of each variant.")
     ] = False,
@@ -113,6 +114,7 @@ def benchmark(
     overrides: Overrides = [],
     out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-benchmark.")] = None,
     jobs: Jobs = None,
+    threads: Threads = None,
     device: Device = "auto",
     plotly: Plotly = "embedded",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
@@ -130,7 +132,7 @@ def benchmark(
     from sfl_sim.scenario.load import training
     from sfl_sim.studies.benchmark import run_benchmark
 
-    settings = Settings(device=device, jobs=jobs)
+    settings = Settings(device=device, jobs=jobs, threads=threads or Settings.threads)
     folder = run_benchmark(training(study), add, out, settings, lambda: progress(Terminal(stderr=True), quiet))
     if not quiet:
         Terminal().print(benchmark_in_terminal(folder))
@@ -144,6 +146,7 @@ def privacy(
     overrides: Overrides = [],
     out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>-privacy.")] = None,
     jobs: Jobs = None,
+    threads: Threads = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     device: Device = "auto",
     plotly: Plotly = "embedded",
@@ -167,7 +170,8 @@ def privacy(
 
     study = attacked(training(study), axes)
     with progress(Terminal(stderr=True), quiet) as notify:
-        outcome = run_study(study, out, Settings(device=device, jobs=jobs, resume=resume, reuse=True), notify)
+        settings = Settings(device=device, jobs=jobs, threads=threads or Settings.threads, resume=resume, reuse=True)
+        outcome = run_study(study, out, settings, notify)
     from sfl_sim.report.pages.privacy import privacy_in_terminal
 
     conclude(outcome, "privacy.html", None if quiet else privacy_in_terminal, plotly)

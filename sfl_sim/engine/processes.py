@@ -33,7 +33,7 @@ from sfl_sim.scenario.load import Variant
 from sfl_sim.scenario.own_code import Permission, permission, permitted
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import Failure, RunFolder, read_failure, write_failure
-from sfl_sim.training.hardware import pick_device
+from sfl_sim.training.hardware import pick_device, threads_for
 
 BACKENDS = ("local", "ray")
 WORTH_S = 10.0
@@ -86,6 +86,19 @@ def usual_jobs(n_trials: int, trial_s: float, settings: Settings) -> int:
     in_memory = psutil.virtual_memory().available // psutil.Process().memory_info().rss
     cores: int = cpu_count(only_physical_cores=True)
     return max(1, min(n_trials, cores, in_memory))
+
+
+def crowd(batch_macs: float, settings: Settings) -> str | None:
+    """Say that trials side by side, whose steps take `batch_macs`, have more threads than this machine has cores.
+
+    Such threads wait for one another: two trials of gpt_small took 95 s with two threads each on two cores, and 30 s
+    with one.
+    """
+    jobs, threads, cores = settings.jobs or 1, threads_for(batch_macs, settings.threads), cpu_count()
+    if 1 in (jobs, threads) or jobs * threads <= cores or settings.timing_only or settings.backend != "local":
+        return None
+    shared = f"{threads} threads each share {cores} cores"
+    return f"--jobs: {jobs} trials with {shared} and wait for one another; --threads 1 is faster"
 
 
 def _is_importable() -> bool:

@@ -129,7 +129,7 @@ class Repricing:
         for was, variant in zip(self.recorded, self.study.variants, strict=True):
             with variant.places.locating():
                 check_same_training(was, variant.scenario)
-        check(self.study, timing_only=True)
+        check(self.study, settings=Settings(timing_only=True))
 
     @property
     def changes(self) -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from sfl_sim.engine.effects import check_effects
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.initial import starting
 from sfl_sim.engine.news import Counted, Notify, Planned, Reused, Warned, optional, silent
-from sfl_sim.engine.processes import check_backend, run_trials
+from sfl_sim.engine.processes import check_backend, crowd, run_trials
 from sfl_sim.engine.registry import check_unused
 from sfl_sim.engine.setup import forget, setup_of
 from sfl_sim.engine.trial import Settings
@@ -38,12 +38,13 @@ LEAST_HELD = 0.9
 """Share of the training samples; a warning tells if clients hold less."""
 
 
-def check(study: Study, device: torch.device | None = None, *, timing_only: bool = False) -> list[str]:
+def check(study: Study, device: torch.device | None = None, settings: Settings | None = None) -> list[str]:
     """Build every variant without running it, so that a mistake in the last one shows before the first trains.
 
-    With a `device` for training, check that it can compute them; unless they are `timing_only`, check that initial
-    weights are there. Gives warnings of settings without effect, each once. Raises ScenarioError.
+    With a `device` for training, check that it can compute them; unless they are for timing only, check that initial
+    weights are there. Gives warnings of settings without effect or that cost time, each once. Raises ScenarioError.
     """
+    settings = settings or Settings()
     warnings: dict[str, None] = {}
     for variant in study.variants:
         with variant.places.locating():
@@ -57,7 +58,7 @@ def check(study: Study, device: torch.device | None = None, *, timing_only: bool
                 experiment.check_device(device)
                 if variant.scenario.model.factory is not None:
                     experiment.method.task.network.check_lent()
-            if (init := variant.scenario.model.init) and not timing_only:
+            if (init := variant.scenario.model.init) and not settings.timing_only:
                 starting(experiment.method.task.network, init)
             logs, n_clients = n_logs(variant.scenario.clients.availability), len(experiment.shares)
             if logs is not None and logs < n_clients:
@@ -74,6 +75,8 @@ def check(study: Study, device: torch.device | None = None, *, timing_only: bool
             for found in (unpriced(experiment.method.task.network), scaled_trace(variant.scenario.clients.network)):
                 if found:
                     warnings[str(variant.places.located(found))] = None
+            if device is not None and device.type == "cpu" and (crowded := crowd(experiment.batch_macs, settings)):
+                warnings[crowded] = None
             for key, why in _idle_workers(variant.scenario, experiment.method):
                 idle = ScenarioError(f"more than one has no effect: {why}", key=key)
                 warnings[str(variant.places.located(idle))] = None
@@ -119,7 +122,7 @@ def run_study(
         for variant in study.variants:
             with variant.places.locating():
                 check_untrained(find_choice(variant.scenario.clients.choice))
-    warnings = check(study, None if settings.timing_only else device, timing_only=settings.timing_only)
+    warnings = check(study, None if settings.timing_only else device, settings)
     identity = f"{digest(study)}-{settings.meaning}"
     keys = [
         trial_key(variant.scenario, settings.meaning, pixels=not settings.timing_only) for variant in study.variants

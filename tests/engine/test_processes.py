@@ -17,7 +17,7 @@ from small_study import TIMING, Log, poisoned_study, run, study, summaries
 
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.news import Began, Ended, Failed, Reused
-from sfl_sim.engine.processes import check_backend, usual_jobs
+from sfl_sim.engine.processes import check_backend, crowd, usual_jobs
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.store import Failure, read_manifest
@@ -113,7 +113,7 @@ def test_a_process_that_is_killed_takes_no_other_down(poison, tmp_path):
 def four_cores(monkeypatch):
     """A machine of four physical cores and memory for ten trials, whose last trial used one thread."""
     before = torch.get_num_threads()
-    monkeypatch.setattr("sfl_sim.engine.processes.cpu_count", lambda only_physical_cores: 4)
+    monkeypatch.setattr("sfl_sim.engine.processes.cpu_count", lambda only_physical_cores=False: 4)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
     monkeypatch.setattr("psutil.Process.memory_info", lambda self: SimpleNamespace(rss=100))
     torch.set_num_threads(1)
@@ -138,6 +138,19 @@ def test_steps_that_share_the_cores_already_run_one_by_one():
     torch.set_num_threads(2)
     assert usual_jobs(8, 60.0, Settings(device="cpu")) == 1
     assert usual_jobs(8, 60.0, Settings(timing_only=True)) == 4
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_more_threads_side_by_side_than_cores_are_told():
+    large, small = 1e9, 1e3
+    four = Settings(device="cpu", jobs=2, threads=4)
+    assert crowd(large, four) == (
+        "--jobs: 2 trials with 4 threads each share 4 cores and wait for one another; --threads 1 is faster"
+    )
+    assert crowd(small, four) is None, "their steps take one thread"
+    assert crowd(large, replace(four, threads=2)) is None
+    assert crowd(large, replace(four, jobs=1)) is crowd(large, replace(four, jobs=None)) is None
+    assert crowd(large, replace(four, timing_only=True)) is None
 
 
 def test_the_first_trial_tells_whether_the_others_run_side_by_side(tmp_path, monkeypatch):

@@ -225,6 +225,13 @@ def test_a_data_set_is_made_once_although_some_ask_for_its_labels_alone(monkeypa
     assert len(made) == 1
 
 
+def test_a_study_whose_trials_wait_for_one_another_says_so_once():
+    study = parse(SCENARIO | {"model": {"name": "mobilenet_v1"}, "train": {"batch_size": 60}, "repeats": 2})
+    (told,) = check(study, torch.device("cpu"), Settings(jobs=64, threads=2))
+    assert told.startswith("--jobs: 64 trials with 2 threads each share")
+    assert check(study, torch.device("cpu"), Settings(jobs=64, threads=1)) == []
+
+
 def test_the_grid_may_replace_what_is_fine_by_itself():
     check(parse(SCENARIO | {"method": {"name": "hydra", "cut2": 2}, "grid": {"method": [{"name": "fedavg"}]}}))
     check(parse(SCENARIO | {"method": {"name": "fedavg", "buffer": 2}, "grid": {"method.name": ["fedbuff"]}}))
