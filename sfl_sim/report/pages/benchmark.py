@@ -274,9 +274,9 @@ def against(scores: pd.Series, cost: pd.Series, title: str) -> go.Figure:
     figure, best = figures.canvas(380), non_dominated(-scores.to_numpy(), cost.to_numpy())
     for is_best, colour in ((False, style.MUTED), (True, style.VARIANT_COLOURS[0])):
         own = scores[best == is_best].loc[lambda names: cost[names.index].sort_values().index]
-        is_left = cost[own.index] ** 2 < cost.min() * cost.max()  # names stay inside the figure, beside one another
-        places = ["top right" if left else "middle left" for left in is_left[:-1]]
-        places += ["top right" if left else "top left" for left in is_left[-1:]]
+        is_left = cost[own.index] ** 2 < cost.min() * cost.max()  # names stay inside, off their neighbours
+        sides = [("top right", "bottom right") if left else ("top left", "bottom left") for left in is_left]
+        places = [side[(len(own) - 1 - n) % 2] for n, side in enumerate(sides)]
         figure.add_scatter(
             x=cost[own.index].to_numpy(), y=100 * own.to_numpy(), text=[str(escape(name)) for name in own.index],
             mode="markers+text" if is_best else "markers", textposition=places, showlegend=False,
