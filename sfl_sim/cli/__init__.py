@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         hint = "; the same command with --resume goes on from there" if arguments[0] in ("run", "privacy") else ""
         _fail(f"interrupted{hint}", INTERRUPTED)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted", INTERRUPTED)
+        hint = "; the same command goes on from there" if arguments[:1] == ["benchmark"] else ""
+        _fail(f"interrupted{hint}", INTERRUPTED)
     except ScenarioError as error:
         _fail(str(error), 2, error if debug else None)
     except UsageError as error:

@@ -112,6 +112,15 @@ def test_a_different_scenario_of_the_same_name_gets_a_folder_of_its_own(scenario
     sfl_sim(scenario, "-q", "--out", "reports/tiny", code=2)
 
 
+def test_a_benchmark_that_is_interrupted_says_how_it_goes_on(scenario, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sfl_sim.studies.benchmark.run_benchmark", interrupted)
+    sfl_sim("benchmark", scenario, "-q", code=130)
+    assert capsys.readouterr().err == "sfl-sim: interrupted; the same command goes on from there\n"
+
+
 def test_ctrl_c_leaves_a_readable_partial_run_and_resume_finishes_it(scenario, tmp_path):
     code = (  # a shell's background job ignores Ctrl-C, and so would its children
         "import signal; from sfl_sim.cli import main; signal.signal(signal.SIGINT, signal.default_int_handler); "
