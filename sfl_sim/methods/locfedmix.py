@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -67,18 +66,31 @@ class LocFedMix(Pooled, survives=True):
             self.client_model = Bundle([self.part1, *decoder])
         self.n_steps = 0
         """Number of steps begun, which names the draws of mixtures."""
+        self.interrupted: set[int] = set()
+        """Clients that went away while they drew their last samples again."""
 
     def forwards(self, c: int, model: Replica | Bundle, batch: Batch, round: int) -> Flow:
         """a_c goes to the server; meanwhile the client draws its samples again."""
         smashed = yield on(c, self.forward, part1_of(model), batch)
+        self.interrupted.discard(c)
         if isinstance(model, Bundle):
             yield start(self.reconstruction(c, model, smashed, batch))
         return (yield from self.wire.upload(smashed, self.part1.part, batch, c, round))
 
     def reconstruction(self, c: int, model: Bundle, smashed: Value, batch: Batch) -> Flow:
         """Compute the decoder's loss and its gradients, for which the client's next step waits at its device."""
-        with suppress(Lost):
+        try:
             yield on(c, Reconstruct(), model, smashed, batch)
+        except Lost:
+            self.interrupted.add(c)
+
+    def backwards(
+        self, c: int, model: Replica | Bundle, smashed: Value, part: Value | None, step: Step, round: int
+    ) -> Flow:
+        """The client's gradient comes back, and it steps; who went away meanwhile lacks the decoder's, and is lost."""
+        if c in self.interrupted:
+            raise Lost(c)
+        yield from super().backwards(c, model, smashed, part, step, round)
 
     def train(self, smashed: Mapping[int, Value], round: int) -> Flow:
         """One step on all activations and mixtures of them; gradients are those of the clients' own losses."""

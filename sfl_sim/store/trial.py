@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from sfl_sim.errors import NonFiniteError
 from sfl_sim.store.checkpoints import CHECKPOINTS
 from sfl_sim.store.columns import OP_COLUMNS, OP_DTYPE
 from sfl_sim.store.files import read_json, remove, seal, write_file, write_json
@@ -204,6 +205,11 @@ class Failure:
     seed: int
     round: int | None
     error: str
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a loss was no finite number."""
+        return self.error.startswith(NonFiniteError.__name__)
 
     def __str__(self) -> str:
         return f"{self.error} (round {self.round})" if self.round else self.error

@@ -104,10 +104,13 @@ def pilots(study: Study) -> Study:
 def best_rates(study: Study, tried: Study, folder: Path) -> list[float]:
     """Return for each point of the study's grid the rate with the best median score among the pilots in `folder`.
 
-    Of equally good rates it is the smallest. Raises ScenarioError if a variant has diverged at all of them.
+    Of equally good rates it is the smallest; pilots that diverged do not count. Raises ScenarioError if a variant has
+    diverged at all of them.
     """
     run, best = load_run(folder), []
-    middle = run.summary.groupby("variant")[score_of(run.rounds)].median().dropna().to_dict()
+    lost = _diverged(run)
+    whole = run.summary[[trial not in lost for trial in zip(run.summary["variant"], run.summary["seed"], strict=True)]]
+    middle = whole.groupby("variant")[score_of(run.rounds)].median().dropna().to_dict()
     of_points = study.variants[:: study.base.repeats]
     rates = benchmark_of(study).rates
     of_rates = batched(tried.variants[:: tried.base.repeats], len(rates))
@@ -146,7 +149,7 @@ def _run(study: Study, folder: Path, name: str, settings: Settings, progress: Pr
         with progress() as notify:
             status = run_study(study, place, settings, notify).status
     except TrialsFailed as error:
-        if error.outcome is None:
+        if error.outcome is None or not all(failure.diverged for failure in error.failures):
             raise
         status = error.outcome.status
     if status == "interrupted":
@@ -161,9 +164,13 @@ def table_of(study: Study, final: Study, trained: Path, folder: Path, links: str
     training on links on which it might have learned otherwise; such variants do not `hold`.
     """
     run, n_seeds = load_run(folder), study.base.repeats
-    scores = load_run(trained).rounds.set_index(["variant", "seed", "round"])
+    learned = load_run(trained)
+    scores = learned.rounds.set_index(["variant", "seed", "round"])
     about = [_about(variant.scenario) for variant in final.variants[::n_seeds]]
-    summary = {(row["variant"], row["seed"]): row for row in run.summary.to_dict("records")}
+    lost = _diverged(learned)
+    summary = {
+        trial: row for row in run.summary.to_dict("records") if (trial := (row["variant"], row["seed"])) not in lost
+    }
     score, known = score_of(scores), run.rounds.set_index(["variant", "seed", "round"])
     rounds = known.assign(**{score: scores[score]}).reset_index()
     of_each = dict(list(rounds.groupby(["variant", "seed"])))
@@ -185,6 +192,11 @@ def table_of(study: Study, final: Study, trained: Path, folder: Path, links: str
              **about[number // n_seeds]}
         )  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def _diverged(run: Run) -> set[tuple[str, int]]:
+    """Give the trials, by variant and seed, that have ended at a loss that was no number."""
+    return {(one["variant"], one["seed"]) for one in run.manifest["failed"]}
 
 
 def _scores(rounds: pd.DataFrame, target: float | None, reference: pd.DataFrame | None) -> dict[str, float | None]:

@@ -40,12 +40,14 @@ class TrialsFailed(RuntimeError):
     The message names the first and its error in one line.
 
     Attributes:
+        failures: what failed.
         outcome: the published folder, once there is one.
     """
 
     outcome: Outcome | None = None
 
     def __init__(self, failures: Sequence[Failure], n_trials: int) -> None:
+        self.failures = failures
         first, *others = failures
         more = f", and {len(others)} more" if others else ""
         super().__init__(

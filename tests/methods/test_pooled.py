@@ -1,5 +1,6 @@
 """Pooled server steps: EPSL, CycleSL, S2FL, LocFedMix-SL against MergeSFL, SplitFedV1, golden values, loops by hand."""
 
+import lossy_world
 import numpy as np
 import pytest
 import torch
@@ -175,6 +176,19 @@ def test_a_client_draws_its_samples_again_while_activations_are_on_their_way():
     drawn, sent = (own[own["kind"] == kind][0] for kind in (b"reconstruct", b"smashed"))
     assert drawn["started_s"] == sent["started_s"]
     assert drawn["macs"] == 3 * 3 * found.method.client_model.members[1].part.macs
+
+
+def test_who_goes_away_while_it_draws_them_has_no_part_in_the_round_any_more():
+    """Even if it is back before its gradient comes: the decoder's is missing."""
+    _, _, (rows,) = lossy_world.run("locfedmix", [range(4)], device=None)
+    own = rows[(rows["client"] == 1) & (rows["step"] == 0)]
+    sent, drawn, back = (own[own["kind"] == kind][0] for kind in (b"smashed", b"reconstruct", b"gradients"))
+    away_s = (sent["ended_s"] + back["started_s"]) / 2
+    assert drawn["started_s"] < away_s < drawn["ended_s"]
+    presence = lossy_world.gone_at({1: away_s}, for_s=(back["started_s"] - away_s) / 2)
+    _, clock, (rows,) = lossy_world.run("locfedmix", [range(4)], presence=presence)
+    assert {loss.client for loss in clock.records.take_dropouts()} == {1}
+    assert rows["started_s"][rows["client"] == 1].max() <= away_s
 
 
 def test_texts_are_refused():

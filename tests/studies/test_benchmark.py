@@ -1,5 +1,7 @@
 """The benchmark: equal tuning on seeds of its own, new seeds, other links, and a further method at its own price."""
 
+import json
+import shutil
 from contextlib import contextmanager
 
 import pandas as pd
@@ -11,9 +13,9 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.report.load import BENCHMARK, OWN_LINKS
 from sfl_sim.report.load import load as load_run
 from sfl_sim.scenario.load import parse
-from sfl_sim.store import RunFolder
+from sfl_sim.store import Failure, RunFolder
 from sfl_sim.studies import benchmark
-from sfl_sim.studies.launch import TrialsFailed
+from sfl_sim.studies.launch import Outcome, TrialsFailed
 
 SCENARIO = {
     "name": "tiny", "seed": 5, "repeats": 2, "data": {"name": "digits", "train_samples": 120, "test_samples": 60},
@@ -117,6 +119,48 @@ def test_a_killed_one_goes_on_with_what_was_finished(compared, tmp_path, monkeyp
     assert sum(isinstance(each, Reused) for each in news) == 4, "the pilots"
     rows = set((compared / BENCHMARK).read_text().splitlines())  # another test may have added some
     assert rows.issuperset((tmp_path / BENCHMARK).read_text().splitlines())
+
+
+@pytest.fixture
+def failing(compared, tmp_path):
+    """Copy of a folder of the benchmark, `rates` or `run`, in whose manifest some trials have diverged."""
+
+    def copy(name, *failed):
+        found = [each for each in sorted(compared.glob(f"{name}-*")) if each.is_dir() and "wifi" not in each.name]
+        (own,) = (each for each in found if not (load_run(each).summary["variant"].str.contains("fedavg")).any())
+        folder = shutil.copytree(own, tmp_path / name)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["failed"] = [{"variant": variant, "seed": seed} for variant, seed in failed]
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        return folder
+
+    return copy
+
+
+def test_a_pilot_that_diverged_in_the_end_does_not_count(failing):
+    tried = benchmark.pilots(study())
+    (best,) = (v for v in tried.variants if "cse_fsl" in v.name and v.scenario.train.lr == 0.5)
+    folder = failing("rates", (best.name, best.scenario.seed))
+    assert benchmark.best_rates(study(), tried, folder) == [0.5, 0.001]
+
+
+def test_a_seed_that_diverged_in_the_end_has_no_row(failing):
+    final = benchmark.at_rates(study(), [0.5, 0.5])
+    folder = failing("run", (final.variants[0].name, 6))
+    rows = benchmark.table_of(study(), final, folder, folder, OWN_LINKS)
+    assert rows[["variant", "seed"]].to_numpy().tolist() == [["splitfed_v1", 5], ["cse_fsl", 5], ["cse_fsl", 6]]
+
+
+def test_whatever_else_goes_wrong_ends_it(tmp_path, monkeypatch):
+    error = TrialsFailed([Failure("cse_fsl", 5, 1, "TypeError: None")], 4)
+    error.outcome = Outcome(tmp_path, "failed")
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(benchmark, "run_study", fail)
+    with pytest.raises(TrialsFailed, match="TypeError: None"):
+        benchmark.run_benchmark(study(), [], tmp_path, Settings(device="cpu", threads=1), quiet)
 
 
 def test_pilots_seeds_are_not_compared():
