@@ -14,14 +14,14 @@ def ranks(figures: pd.DataFrame, more_is_better: bool) -> pd.DataFrame:
     """Rank variants seed by seed, and give each the mean of its ranks with a 95 % interval over seeds.
 
     Args:
-        figures: a row for each seed, a column for each variant; infinite for a target that is not reached. Seeds that
-            do not have all variants do not count.
+        figures: a row for each seed, a column for each variant; infinite for a target that is not reached. A variant
+            that has no figure with a seed, since it diverged, is last with it.
 
     Returns:
         a row for each variant with `rank`, `low` and `high`: 1 is the best, equal figures share a rank; low and high
         are those of a t-interval, within 1 and the number of variants, and NaN for fewer than two seeds.
     """
-    whole = figures.dropna()
+    whole = figures.dropna(how="all").fillna(-math.inf if more_is_better else math.inf)
     of_seeds = rankdata((-whole if more_is_better else whole).to_numpy(), axis=1) if len(whole) else np.empty((0, 0))
     if whole.empty:
         return pd.DataFrame(math.nan, index=figures.columns, columns=["rank", "low", "high"])

@@ -24,6 +24,14 @@ def test_less_can_be_better_and_what_is_missed_comes_last_together():
     assert ranks(figures, more_is_better=False)["rank"].tolist() == [1, 2.5, 2.5]
 
 
+@pytest.mark.parametrize("more_is_better", [True, False])
+def test_who_diverges_with_a_seed_is_last_with_it_and_the_seed_counts(more_is_better):
+    figures = pd.DataFrame({"a": [2.0, math.nan], "b": [1.0, 1.0], "c": [3.0, 1.5]})
+    if not more_is_better:
+        figures = 4 - figures
+    assert ranks(figures, more_is_better)["rank"].to_dict() == {"a": 2.5, "b": 2.5, "c": 1}
+
+
 def test_one_seed_has_ranks_without_an_interval_and_none_has_none():
     one = ranks(pd.DataFrame({"a": [1.0], "b": [2.0]}), more_is_better=True)
     assert one["rank"].tolist() == [2, 1]
