@@ -125,7 +125,8 @@ def listed(names: Sequence[Markup], last: str = "and") -> Markup:
 
 def any_of(names: list[Markup]) -> Markup:
     """Join names by commas and "or", and count those beyond the first few."""
-    more = [Markup("one of {} more").format(len(names) - MAX_NAMED)] if len(names) > MAX_NAMED else []
+    n_more = len(names) - MAX_NAMED
+    more = [Markup("another one") if n_more == 1 else Markup("one of {} more").format(n_more)] if n_more > 0 else []
     return listed(names[:MAX_NAMED] + more, "or")
 
 
