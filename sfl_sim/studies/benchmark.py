@@ -149,6 +149,7 @@ def _run(study: Study, folder: Path, name: str, settings: Settings, progress: Pr
         with progress() as notify:
             status = run_study(study, place, settings, notify).status
     except TrialsFailed as error:
+        error.again = "the same command"
         if error.outcome is None or not all(failure.diverged for failure in error.failures):
             raise
         status = error.outcome.status

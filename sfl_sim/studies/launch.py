@@ -42,9 +42,11 @@ class TrialsFailed(RuntimeError):
     Attributes:
         failures: what failed.
         outcome: the published folder, once there is one.
+        again: what tries again.
     """
 
     outcome: Outcome | None = None
+    again = "--resume"
 
     def __init__(self, failures: Sequence[Failure], n_trials: int) -> None:
         self.failures = failures
@@ -55,7 +57,7 @@ class TrialsFailed(RuntimeError):
         )
 
     def __str__(self) -> str:
-        where = f"; the others are in {self.outcome.folder}, and --resume tries again" if self.outcome else ""
+        where = f"; the others are in {self.outcome.folder}, and {self.again} tries again" if self.outcome else ""
         return super().__str__() + where
 
 
