@@ -98,7 +98,7 @@ def crowd(batch_macs: float, settings: Settings) -> str | None:
     if 1 in (jobs, threads) or jobs * threads <= cores or settings.timing_only or settings.backend != "local":
         return None
     shared = f"{threads} threads each share {cores} cores"
-    return f"--jobs: {jobs} trials with {shared} and wait for one another; --threads 1 is faster"
+    return f"--jobs: {jobs} trials with {shared} and wait for one another; try --threads {max(1, cores // jobs)}"
 
 
 def _is_importable() -> bool:

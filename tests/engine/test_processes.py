@@ -145,7 +145,7 @@ def test_more_threads_side_by_side_than_cores_are_told():
     large, small = 1e9, 1e3
     four = Settings(device="cpu", jobs=2, threads=4)
     assert crowd(large, four) == (
-        "--jobs: 2 trials with 4 threads each share 4 cores and wait for one another; --threads 1 is faster"
+        "--jobs: 2 trials with 4 threads each share 4 cores and wait for one another; try --threads 2"
     )
     assert crowd(small, four) is None, "their steps take one thread"
     assert crowd(large, replace(four, threads=2)) is None

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.store import Checkpoints, RunFolder, TrialWriter, damaged, free_folder, read_manifest
+from sfl_sim.store import Checkpoints, RunFolder, TrialWriter, damaged, free_folder, is_begun, read_manifest
 from sfl_sim.store import trial as trials
 from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.store.tables import deal
@@ -389,3 +389,13 @@ def test_what_a_killed_run_of_another_scenario_left_is_passed_over(tmp_path):
     assert killed.staging.exists()
     assert free_folder(tmp_path, "mine", "ours") == tmp_path / "mine-2"
     assert free_folder(tmp_path, "mine", "theirs") == tmp_path / "mine"
+
+
+def test_a_run_has_begun_as_soon_as_its_folder_is_open(tmp_path):
+    place = tmp_path / "run"
+    assert not is_begun(place)
+    folder = RunFolder(place, "digest")
+    assert is_begun(place), "also if it is killed now"
+    fill(folder)
+    finish(folder)
+    assert is_begun(place)
