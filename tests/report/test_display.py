@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from markupsafe import Markup
 
 from sfl_sim.report import display
 
@@ -74,3 +75,10 @@ def test_the_spread_of_a_few_seeds_is_their_range_and_of_more_the_standard_devia
     ends = (middle - sd, middle + sd) if len(seeds) >= 5 else (min(seeds), max(seeds))
     assert (curve["accuracy_low"], curve["accuracy_high"]) == pytest.approx(ends)
     assert curve["accuracy"] == middle
+
+
+def test_names_beyond_the_first_few_are_counted():
+    names = [Markup(f"m{n}") for n in range(display.MAX_NAMED + 2)]
+    assert display.any_of(names[:2]) == "m0 or m1"
+    assert display.any_of(names[:-1]).endswith(" or another one")
+    assert display.any_of(names).endswith(" or one of 2 more")
