@@ -28,11 +28,11 @@ import torch
 
 import sfl_sim
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.news import Ended, News
-from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.cut_policies import CUT_POLICIES
+from sfl_sim.runs.news import Ended, News
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.orders import ORDERS

@@ -19,9 +19,9 @@ import pandas as pd
 import psutil
 import yaml
 
-from sfl_sim.engine.news import silent
-from sfl_sim.engine.trial import Settings
 from sfl_sim.metrics.agreement import FIRST, rounds_beside
+from sfl_sim.runs.news import silent
+from sfl_sim.runs.trial import Settings
 from sfl_sim.studies.calibrate_live import calibrate_live
 from sfl_sim.studies.train import run_study
 

@@ -65,8 +65,8 @@ def resident():
 
 def soak(case, rounds, out):
     """Run into the folder `out`, and measure the resident bytes and the open files after every round."""
-    from sfl_sim.engine.news import Ended
-    from sfl_sim.engine.trial import Settings
+    from sfl_sim.runs.news import Ended
+    from sfl_sim.runs.trial import Settings
     from sfl_sim.scenario.load import parse
     from sfl_sim.studies.train import run_study
 

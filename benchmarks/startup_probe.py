@@ -32,7 +32,7 @@ def marked(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
 
 def end(news: object) -> None:
     """Print wall and CPU seconds of each phase after the first round, and stop."""
-    from sfl_sim.engine.news import Ended
+    from sfl_sim.runs.news import Ended
 
     if not isinstance(news, Ended):
         return
@@ -64,7 +64,7 @@ def main() -> None:
     mark("pandas")
     import sfl_sim.cli.progress  # noqa: F401  (`sfl_sim.cli.run` imports it)
     from sfl_sim.engine.experiment import Experiment
-    from sfl_sim.engine.trial import Settings
+    from sfl_sim.runs.trial import Settings
     from sfl_sim.studies import train
 
     mark("other imports")

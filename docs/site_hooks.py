@@ -22,8 +22,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import sfl_sim
+from sfl_sim.build.catalogue import choices, method_options
 from sfl_sim.cli import app
-from sfl_sim.engine.catalogue import choices, method_options
 from sfl_sim.scenario.schema import json_schema, members
 
 ROOT = Path(__file__).parents[1]

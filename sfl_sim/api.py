@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import pandas as pd
 from torch import Tensor
 
+from sfl_sim.build.initial import stored_weights
+from sfl_sim.build.setup import forget
 from sfl_sim.cli.app import Terminal
 from sfl_sim.cli.progress import progress as show_progress
 from sfl_sim.data.own import as_dataset
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.initial import stored_weights
-from sfl_sim.engine.news import Notify, silent
 from sfl_sim.engine.rounds import Round
-from sfl_sim.engine.setup import forget
-from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import load as load_run
 from sfl_sim.report.results import results_table
+from sfl_sim.runs.news import Notify, silent
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import Overrides, Study, parse, read_overrides, training
 from sfl_sim.scenario.load import load as load_scenario
 from sfl_sim.scenario.own_code import Permission, permitted

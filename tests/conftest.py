@@ -19,7 +19,7 @@ UNPACK = Path(__file__).parents[2] / "shared" / "data" / "unpack"
 
 SLOW = {
     "cli/test_cli", "cli/test_run", "cli/test_show", "data/test_two_processes", "docs/test_readme", "docs/test_site",
-    "engine/test_evaluation", "engine/test_experiment", "engine/test_processes", "engine/test_snapshots",
+    "engine/test_evaluation", "engine/test_experiment", "runs/test_processes", "engine/test_snapshots",
     "engine/test_stopping",
     "methods/test_client_cuts", "methods/test_early_exits", "methods/test_exit_prices", "methods/test_smofi",
     "metrics/test_critical_path", "models/test_exits", "models/test_zoo", "properties/test_confined",

@@ -15,8 +15,8 @@ from torch import nn
 import sfl_sim
 from sfl_sim.cli.live_table import notebook_table
 from sfl_sim.data.loading import load
-from sfl_sim.engine.news import Began, Planned
 from sfl_sim.models.small import cnn_small
+from sfl_sim.runs.news import Began, Planned
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 

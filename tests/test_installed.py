@@ -6,9 +6,9 @@ import pytest
 
 import sfl_sim
 from sfl_sim import installed
-from sfl_sim.engine.cache_key import own_code
-from sfl_sim.engine.catalogue import catalogue, choices
+from sfl_sim.build.catalogue import catalogue, choices
 from sfl_sim.errors import ScenarioError
+from sfl_sim.runs.cache_key import own_code
 from sfl_sim.scenario.load import parse
 
 CODE = '''

@@ -8,8 +8,8 @@ from benchmarks.child import rounds
 if __name__ == "__main__":
     turns = rounds()
     next(turns)
-    from sfl_sim.engine.news import Ended, News
-    from sfl_sim.engine.trial import Settings
+    from sfl_sim.runs.news import Ended, News
+    from sfl_sim.runs.trial import Settings
     from sfl_sim.scenario.load import load
     from sfl_sim.studies.train import run_study
 

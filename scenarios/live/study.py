@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from sfl_sim.engine.news import silent
-from sfl_sim.engine.trial import Settings
 from sfl_sim.metrics.agreement import FIRST
+from sfl_sim.runs.news import silent
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import Study, dump_study, extended, load
 from sfl_sim.scenario.shipped import scenario_file
 from sfl_sim.studies.calibrate_live import calibrate_live

@@ -120,7 +120,7 @@ def place_of_page(page: Path, suffix: str = ".html", *beside: str) -> Path:
 
 def read_study(scenario: str, overrides: list[str]) -> Study:
     """Read a scenario and check its names, before what trains is imported: mistakes are told at once."""
-    from sfl_sim.engine.catalogue import check_names
+    from sfl_sim.build.catalogue import check_names
     from sfl_sim.scenario.load import load
 
     study = load(scenario_file(scenario), overrides)

@@ -15,10 +15,10 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from sfl_sim.engine.news import Began, Counted, Ended, Failed, News, Notify, Planned, Reused
 from sfl_sim.engine.rounds import Round
 from sfl_sim.metrics.scores import SCORES
 from sfl_sim.report.display import duration
+from sfl_sim.runs.news import Began, Counted, Ended, Failed, News, Notify, Planned, Reused
 
 REFRESHES_PER_S = 2
 NOTEBOOK_ROWS, NOTEBOOK_COLUMNS = 20, 100

@@ -10,9 +10,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from sfl_sim.cli.live_table import learned, live_table, notebook_table
-from sfl_sim.engine.news import Began, Counted, Ended, Failed, News, Notify, Planned, Reused, Warned, silent
-from sfl_sim.engine.trial import Settings
 from sfl_sim.report.display import duration
+from sfl_sim.runs.news import Began, Counted, Ended, Failed, News, Notify, Planned, Reused, Warned, silent
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import Study
 from sfl_sim.studies.calibrate import calibrate, proposal
 

@@ -68,7 +68,7 @@ def run(
     """
     study = read_study(scenario, overrides)
     from sfl_sim.cli.progress import progress, show_calibration
-    from sfl_sim.engine.trial import Settings
+    from sfl_sim.runs.trial import Settings
     from sfl_sim.scenario.load import training
     from sfl_sim.studies.launch import TrialsFailed
     from sfl_sim.studies.loggers import logging
@@ -127,8 +127,8 @@ def benchmark(
     """
     study = read_study(scenario, overrides)
     from sfl_sim.cli.progress import progress
-    from sfl_sim.engine.trial import Settings
     from sfl_sim.report.pages.benchmark import benchmark_in_terminal, write_benchmark
+    from sfl_sim.runs.trial import Settings
     from sfl_sim.scenario.load import training
     from sfl_sim.studies.benchmark import run_benchmark
 
@@ -163,7 +163,7 @@ def privacy(
     axes = read_axes(vary)
     study = read_study(scenario, overrides)
     from sfl_sim.cli.progress import progress
-    from sfl_sim.engine.trial import Settings
+    from sfl_sim.runs.trial import Settings
     from sfl_sim.scenario.load import training
     from sfl_sim.studies.privacy import attacked
     from sfl_sim.studies.train import run_study
@@ -201,7 +201,7 @@ def serve(
     """
     study = read_study(scenario, overrides)
     from sfl_sim.cli.progress import progress
-    from sfl_sim.engine.trial import Settings
+    from sfl_sim.runs.trial import Settings
     from sfl_sim.studies.serve import ServedStudy
 
     served = ServedStudy(study, Settings(timing_only, device, resume=True, reuse=True))

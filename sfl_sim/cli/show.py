@@ -158,7 +158,7 @@ def validate(
     """
     study = read_study(scenario, overrides)
     if not no_data:
-        from sfl_sim.engine.trial import Settings
+        from sfl_sim.runs.trial import Settings
         from sfl_sim.scenario.load import training
         from sfl_sim.studies.serve import ServedStudy
         from sfl_sim.studies.train import check
@@ -242,7 +242,7 @@ def schema() -> None:
 
     Example: sfl-sim schema > scenario.schema.json
     """
-    from sfl_sim.engine.catalogue import choices, method_options
+    from sfl_sim.build.catalogue import choices, method_options
     from sfl_sim.scenario.schema import json_schema
 
     typer.echo(json.dumps(json_schema(method_options(), choices()), indent=2))
@@ -265,8 +265,8 @@ def model(
 
     Example: sfl-sim model mobilenet_v1 --input 3x32x32
     """
-    from sfl_sim.engine.catalogue import choices
-    from sfl_sim.engine.layer_table import stored_table, usual_data
+    from sfl_sim.build.catalogue import choices
+    from sfl_sim.build.layer_table import stored_table, usual_data
     from sfl_sim.report.pages.system import layers_in_terminal
 
     is_stored = os.path.exists(name) and name not in choices()["model.name"]
@@ -284,8 +284,8 @@ def model(
 
 
 def _priced(model: dict[str, str], shape: tuple[int, ...], n_labels: int) -> DataFrame:
-    from sfl_sim.engine.layer_table import layer_table
-    from sfl_sim.engine.registry import find_model
+    from sfl_sim.build.layer_table import layer_table
+    from sfl_sim.build.registry import find_model
     from sfl_sim.models.zoo import network
     from sfl_sim.scenario.sections import Model
 
@@ -310,7 +310,7 @@ def list_(
 
     Example: sfl-sim list methods
     """
-    from sfl_sim.engine.catalogue import catalogue
+    from sfl_sim.build.catalogue import catalogue
 
     entries = catalogue()
     if what not in entries:

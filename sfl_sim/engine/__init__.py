@@ -1,1 +1,1 @@
-"""One trial (a variant with a seed): build, walk its rounds, evaluate, checkpoint; many trials side by side."""
+"""One trial (a variant with a seed): walk its rounds, evaluate, checkpoint."""

@@ -105,7 +105,7 @@ class CheckpointWriter:
 
     Args:
         checkpoints: the folder that receives them.
-        key: the trial's key (`engine/cache_key.py`).
+        key: the trial's key (`runs/cache_key.py`).
         memory: contents of the run's memory.
         figures: gives the other attributes of a `ResumePoint`, as they are now.
         resume: the state from which the run was resumed; None if it began anew.

@@ -24,7 +24,7 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sfl_sim.engine.registry import filled, named
+from sfl_sim.build.registry import filled, named
 from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.scenario.fields import Count, Positive, PositiveShare, Probability
 from sfl_sim.scenario.sections import Choice as ChoiceSection

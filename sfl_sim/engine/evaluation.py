@@ -11,9 +11,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from sfl_sim.engine.registry import named
+from sfl_sim.build.registry import named
+from sfl_sim.build.setup import Setup
 from sfl_sim.engine.round_tables import answer_table, label_rows, learned
-from sfl_sim.engine.setup import Setup
 from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.methods import Method
 from sfl_sim.metrics import exit_metrics

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from sfl_sim.engine.build import check_rounds
-from sfl_sim.engine.optimisation import one_batch_size
-from sfl_sim.engine.setup import Setup
+from sfl_sim.build.build import check_rounds
+from sfl_sim.build.optimisation import one_batch_size
+from sfl_sim.build.setup import Setup
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
 from sfl_sim.metrics.leakage import (

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sfl_sim.build.build import round_size
 from sfl_sim.engine.choices import KEY, Candidates, Chooser, check_untrained
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
@@ -50,11 +51,6 @@ def check_participation(scenario: Scenario, method: Method, n_clients: int) -> N
     if lost == "deadline" and not method.knows_deadlines:
         problem = f"no deadline can end a round of {name}"
         raise ScenarioError(problem, key=key, found=lost, allowed=["drop", "wait"])
-
-
-def round_size(participation: float, n_clients: int) -> int:
-    """Return the number of participants of a round: `participation * n_clients`, rounded, but 1 at least."""
-    return max(1, int(participation * n_clients + 0.5))
 
 
 class Participation:

@@ -7,7 +7,7 @@ from math import inf
 
 import pandas as pd
 
-from sfl_sim.engine.build import burst_of, check_eager, check_rounds
+from sfl_sim.build.build import burst_of, check_eager, check_rounds
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS, Method
 from sfl_sim.metrics.accuracy import confusion_table

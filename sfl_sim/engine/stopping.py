@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sfl_sim.engine.registry import named
+from sfl_sim.build.registry import named
 from sfl_sim.engine.rounds import Round
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.scores import SCORES

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 
+from sfl_sim.build.build import round_size
+from sfl_sim.build.setup import Setup
 from sfl_sim.engine.choices import KEY, find_choice
-from sfl_sim.engine.participation import Participation, round_size
+from sfl_sim.engine.participation import Participation
 from sfl_sim.engine.rounds import NO_OPS, WalkedRound, joined
-from sfl_sim.engine.setup import Setup
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
 from sfl_sim.metrics.busy import busy

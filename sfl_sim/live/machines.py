@@ -17,7 +17,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 from zmq.utils.monitor import parse_monitor_message
 
 from sfl_sim.data.batches import Epoch, Images
-from sfl_sim.engine.cache_key import code_version
 from sfl_sim.errors import ScenarioError
 from sfl_sim.live.agent import IMAGES, Measured, Pace, leaves, now_s
 from sfl_sim.live.links import Key, address_of, process_of
@@ -26,6 +25,7 @@ from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Joined
 from sfl_sim.models.weights import Weights
 from sfl_sim.ops import AGGREGATOR, SERVER, Node, On, Send, State, Value
+from sfl_sim.runs.cache_key import code_version
 
 PINGS = 20
 """Messages there and back by which the clock of a node is compared with this one."""

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sfl_sim.engine.ray_backend import connected, find_ray
 from sfl_sim.errors import ScenarioError, in_short
 from sfl_sim.live.links import Key
+from sfl_sim.runs.ray_backend import connected, find_ray
 
 
 def resource(client: int) -> str:

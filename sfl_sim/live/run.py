@@ -12,10 +12,10 @@ from typing import Any
 import pandas as pd
 import torch
 
-from sfl_sim.engine.build import check_eager
+from sfl_sim.build.build import check_eager
+from sfl_sim.build.setup import Setup, setup_of
 from sfl_sim.engine.choices import find_choice
 from sfl_sim.engine.experiment import Elsewhere, Experiment
-from sfl_sim.engine.setup import Setup, setup_of
 from sfl_sim.errors import ScenarioError
 from sfl_sim.live.agent import Measured, Pace
 from sfl_sim.live.clock import FOR_EVER_S, Empty, LiveOperations

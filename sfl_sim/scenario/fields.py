@@ -73,7 +73,7 @@ class OnlyWith:
     """Condition of a key: it has an effect only where another key beside it has one of these values.
 
     Written as `Annotated[float, OnlyWith("staleness", "hinge")]`. Keys without effect are refused by
-    `sfl_sim.engine.effects`.
+    `sfl_sim.build.effects`.
 
     Args:
         key: the other key, or a dotted one below it.

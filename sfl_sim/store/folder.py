@@ -30,7 +30,7 @@ class RunFolder:
     Args:
         out: its final place.
         digest: digest of the scenario and settings; a folder with another digest is a different run.
-        keys: of its trials (`engine/cache_key.py`), by which its folder is known if the manifest was lost.
+        keys: of its trials (`runs/cache_key.py`), by which its folder is known if the manifest was lost.
         resume: keep the trials that an interrupted or killed run of this scenario has finished.
 
     Attributes:

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sfl_sim.engine.effects import check_effects
-from sfl_sim.engine.news import Counted, Notify
-from sfl_sim.engine.registry import check_unused
+from sfl_sim.build.effects import check_effects
+from sfl_sim.build.registry import check_unused
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.network import Network
 from sfl_sim.report.display import duration, plural
+from sfl_sim.runs.news import Counted, Notify
 from sfl_sim.scenario.concerns import Aside, differences
 from sfl_sim.scenario.grid import points
 from sfl_sim.scenario.load import Study

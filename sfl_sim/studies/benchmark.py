@@ -13,13 +13,13 @@ from typing import Any
 import pandas as pd
 
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.news import Notify
-from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, way_to
 from sfl_sim.metrics.scores import score_of
 from sfl_sim.report.load import BENCHMARK, OWN_LINKS, TABLES, Run
 from sfl_sim.report.load import load as load_run
+from sfl_sim.runs.news import Notify
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.grid import points
 from sfl_sim.scenario.load import Study, Variant, digest, extended
 from sfl_sim.scenario.sections import Benchmark, Scenario

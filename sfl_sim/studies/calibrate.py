@@ -12,11 +12,11 @@ from typing import Any, get_args
 
 import torch
 
+from sfl_sim.build.optimisation import largest_batch
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.optimisation import largest_batch
-from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import Study
 from sfl_sim.scenario.sections import Scenario, Train
 from sfl_sim.studies.paired_times import alternate, quartiles

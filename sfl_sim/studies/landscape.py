@@ -17,10 +17,8 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
+from sfl_sim.build.initial import stored_weights
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.initial import stored_weights
-from sfl_sim.engine.interrupts import uninterrupted
-from sfl_sim.engine.news import Counted, Notify
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.landscape import with_widths
 from sfl_sim.models.replica import Replica
@@ -29,6 +27,8 @@ from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load_unchanged
 from sfl_sim.report.pages.landscape import write_landscape
 from sfl_sim.rng import stream
+from sfl_sim.runs.interrupts import uninterrupted
+from sfl_sim.runs.news import Counted, Notify
 from sfl_sim.scenario.fields import LARGEST
 from sfl_sim.scenario.load import Variant, load
 from sfl_sim.store import models_of, write_file

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from sfl_sim.engine.cache_key import code_version, own_code
-from sfl_sim.engine.interrupts import interruptible, uninterrupted
-from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import OutputError
+from sfl_sim.runs.cache_key import code_version, own_code
+from sfl_sim.runs.interrupts import interruptible, uninterrupted
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import Study, dump_study
 from sfl_sim.store import Failure, RunFolder, free_folder, writing
 from sfl_sim.training.hardware import keep_freed_memory, pick_device

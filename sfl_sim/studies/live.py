@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from sfl_sim.engine.news import Failed, Notify, Warned
-from sfl_sim.engine.registry import find_method
-from sfl_sim.engine.setup import setup_of
-from sfl_sim.engine.trial import Settings, attempt
+from sfl_sim.build.registry import find_method
+from sfl_sim.build.setup import setup_of
 from sfl_sim.errors import ScenarioError
 from sfl_sim.live.agent import Agent, own_of
 from sfl_sim.live.links import Key
@@ -22,6 +20,8 @@ from sfl_sim.live.machines import Machines
 from sfl_sim.live.on_ray import agents_on_ray
 from sfl_sim.live.run import Live, OfScenario, check_live
 from sfl_sim.ops import SERVER
+from sfl_sim.runs.news import Failed, Notify, Warned
+from sfl_sim.runs.trial import Settings, attempt
 from sfl_sim.scenario.load import Study, Variant, extended
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import RunFolder, is_begun, read_failure, read_manifest

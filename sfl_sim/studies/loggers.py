@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import Any
 
-from sfl_sim.engine.news import Ended, News, Notify, Planned, Reused, Warned
-from sfl_sim.engine.registry import named
+from sfl_sim.build.registry import named
 from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.report.mlflow_log import mlflow_client
+from sfl_sim.runs.news import Ended, News, Notify, Planned, Reused, Warned
 
 Log = Callable[[str, int, Mapping[str, float]], None]
 """Takes a trial's name (its variant and seed), the number of a round, and the round's numbers by column."""

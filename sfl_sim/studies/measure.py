@@ -12,7 +12,7 @@ from typing import TextIO
 
 import torch
 
-from sfl_sim.engine.setup import Setup
+from sfl_sim.build.setup import Setup
 from sfl_sim.methods import Task
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Replica

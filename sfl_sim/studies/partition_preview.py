@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from sfl_sim.build.dealing import deal_data
 from sfl_sim.data.partition import label_counts
-from sfl_sim.engine.dealing import deal_data
 from sfl_sim.report.pages.system import Partition, Preview
 from sfl_sim.scenario.concerns import concern_of, without
 from sfl_sim.scenario.fields import Concern

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sfl_sim.engine.registry import find_method, method_options
+from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import Study, Variant, extended
 from sfl_sim.scenario.vary import Axis, spread

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sfl_sim.engine.interrupts import uninterrupted
-from sfl_sim.engine.news import Began, Ended, Notify
-from sfl_sim.engine.trial import Settings, summary_of
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.accuracy import headline, way_to
+from sfl_sim.runs.interrupts import uninterrupted
+from sfl_sim.runs.news import Began, Ended, Notify
+from sfl_sim.runs.trial import Settings, summary_of
 from sfl_sim.scenario.concerns import CONCERNS, NOT_LEARNED, differences
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Variant, digest, load

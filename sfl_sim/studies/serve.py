@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from sfl_sim.engine.cache_key import named_files, names_own_code, trial_key
-from sfl_sim.engine.effects import check_effects
-from sfl_sim.engine.interrupts import uninterrupted
-from sfl_sim.engine.news import Counted, Notify, optional
-from sfl_sim.engine.registry import check_unused
-from sfl_sim.engine.trial import Settings
+from sfl_sim.build.effects import check_effects
+from sfl_sim.build.registry import check_unused
 from sfl_sim.errors import ScenarioError, blamed_on
+from sfl_sim.runs.cache_key import named_files, names_own_code, trial_key
+from sfl_sim.runs.interrupts import uninterrupted
+from sfl_sim.runs.news import Counted, Notify, optional
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.concerns import NOT_LEARNED, Aside
 from sfl_sim.scenario.grid import names_without, points
 from sfl_sim.scenario.load import Study, Variant, digest, served, training

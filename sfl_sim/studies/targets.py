@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from sfl_sim.engine.registry import find_method, method_options
+from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.accuracy import way_to
 from sfl_sim.scenario.concerns import Aside, concern_of, without

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sfl_sim.engine.build import build_clock, build_network
-from sfl_sim.engine.estimate import SecondsPerSample
+from sfl_sim.build.build import build_clock, build_network
+from sfl_sim.build.estimate import SecondsPerSample
+from sfl_sim.build.optimisation import largest_batch, optimiser_kind
+from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.optimisation import largest_batch, optimiser_kind
-from sfl_sim.engine.registry import find_method, method_options
 from sfl_sim.engine.rounds import WalkedRound
 from sfl_sim.models.network import Network, Unweighted
 from sfl_sim.scenario.presets import expand

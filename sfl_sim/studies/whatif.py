@@ -12,13 +12,13 @@ from typing import Any
 
 import pandas as pd
 
-from sfl_sim.engine.build import unpriced
-from sfl_sim.engine.effects import check_effects
-from sfl_sim.engine.news import Counted, Notify, Warned, optional
-from sfl_sim.engine.registry import check_unused
-from sfl_sim.engine.trial import Settings
+from sfl_sim.build.build import unpriced
+from sfl_sim.build.effects import check_effects
+from sfl_sim.build.registry import check_unused
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.pages.whatif import write_whatif
+from sfl_sim.runs.news import Counted, Notify, Warned, optional
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import Study, digest
 from sfl_sim.scenario.vary import Axis
 from sfl_sim.store import RunFolder

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from sfl_sim.engine.registry import find_method
+from sfl_sim.build.registry import find_method
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, way_to
 from sfl_sim.metrics.scores import score_of

@@ -154,7 +154,7 @@ def test_a_path_may_begin_with_a_tilde_that_no_shell_has_expanded(tmp_path, monk
 
 
 def test_an_error_without_words_is_named(capsys, monkeypatch):
-    monkeypatch.setattr("sfl_sim.engine.catalogue.catalogue", lambda: (_ for _ in ()).throw(MemoryError))
+    monkeypatch.setattr("sfl_sim.build.catalogue.catalogue", lambda: (_ for _ in ()).throw(MemoryError))
     sfl_sim("list", "methods", code=1)
     assert capsys.readouterr().err.startswith("sfl-sim: failed: MemoryError, at ")
 

@@ -13,7 +13,7 @@ from command import sfl_sim
 from synthetic_whatif import make_older
 
 import sfl_sim as package
-from sfl_sim.engine.catalogue import catalogue
+from sfl_sim.build.catalogue import catalogue
 from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import load
 from sfl_sim.scenario.method_names import NAMES

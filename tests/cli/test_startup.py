@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from sfl_sim.engine.catalogue import check_names
+from sfl_sim.build.catalogue import check_names
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse

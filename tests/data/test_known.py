@@ -9,16 +9,16 @@ import pytest
 import torch
 from small_partitions import samples_of
 
+from sfl_sim.build.dealing import dataset_of
 from sfl_sim.data.known import KNOWN
 from sfl_sim.data.loading import DATASETS, load
 from sfl_sim.data.partition import PARTITIONS, label_counts, partition
 from sfl_sim.data.samples import Samples
-from sfl_sim.engine.dealing import dataset_of
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.news import silent
-from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
+from sfl_sim.runs.news import silent
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import parse
 from sfl_sim.studies.partition_preview import preview
 from sfl_sim.studies.train import check, run_study

@@ -11,10 +11,10 @@ from small_study import SCENARIO, study
 
 from sfl_sim.engine import checkpointing
 from sfl_sim.engine.leakage import Meter
-from sfl_sim.engine.news import Ended
 from sfl_sim.engine.stopping import Stopping
-from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
+from sfl_sim.runs.news import Ended
+from sfl_sim.runs.trial import Settings
 from sfl_sim.studies.launch import TrialsFailed
 from sfl_sim.studies.train import run_study
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_world import distance, simulate, task, usual_options
 
-from sfl_sim.engine import build
+from sfl_sim.build import build
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.methods import METHODS
 from sfl_sim.models.forward_settings import ForwardSettings

@@ -14,14 +14,14 @@ import yaml
 from killed_runs import STEP
 from PIL import Image
 
+from sfl_sim.build import dealing
 from sfl_sim.cli import main
-from sfl_sim.engine import dealing
 from sfl_sim.engine.checkpointing import CheckpointWriter, StoredRound
-from sfl_sim.engine.news import Ended, Warned
-from sfl_sim.engine.own_sources import own_sources
-from sfl_sim.engine.trial import Settings, attempt
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
+from sfl_sim.runs.news import Ended, Warned
+from sfl_sim.runs.own_sources import own_sources
+from sfl_sim.runs.trial import Settings, attempt
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.store import Checkpoints
@@ -334,7 +334,7 @@ def test_what_a_round_has_left_out_before_it_was_stopped_is_told_at_its_end(tmp_
 def test_a_walk_that_does_not_come_to_the_same_point_is_not_gone_on_with(trials, monkeypatch):
     whole, stopped = trials
     monkeypatch.setattr(
-        "sfl_sim.engine.trial.trial_key", lambda scenario, meaning, **_: "a key that does not tell them apart"
+        "sfl_sim.runs.trial.trial_key", lambda scenario, meaning, **_: "a key that does not tell them apart"
     )
     others = stopped.with_name("others")
     attempted(others, scenario("splitfed_v2", train={"rounds": 4}), stop_after=3)

@@ -14,7 +14,7 @@ from read_table import in_words
 from rich.console import Console
 from synthetic_run import ARRIVAL, CYCLIC, HYDRA, LAYERS
 
-from sfl_sim.engine.layer_table import layer_table
+from sfl_sim.build.layer_table import layer_table
 from sfl_sim.models.zoo import network
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sfl_sim.engine.catalogue import check_names
+from sfl_sim.build.catalogue import check_names
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import dump, parse

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sfl_sim.engine.catalogue import choices
+from sfl_sim.build.catalogue import choices
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.schema import json_schema, members

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from small_study import SCENARIO, TIMING, Log, run, study, summaries
 
-from sfl_sim.engine.news import Began, Ended, Planned, Reused
-from sfl_sim.engine.trial import Settings
+from sfl_sim.runs.news import Began, Ended, Planned, Reused
+from sfl_sim.runs.trial import Settings
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -164,7 +164,7 @@ def test_training_is_not_taken_from_the_clock_alone_nor_from_other_threads():
 def test_what_other_code_computed_is_computed_again(monkeypatch):
     ran(study())
     with monkeypatch.context() as other_code:
-        other_code.setattr("sfl_sim.engine.cache_key.code_version", lambda: "other")
+        other_code.setattr("sfl_sim.runs.cache_key.code_version", lambda: "other")
         assert ran(study())[1] == ["fedavg"]
     assert ran(study(), replace(TIMING, resume=True))[1] == ["fedavg"]
 

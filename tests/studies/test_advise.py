@@ -11,8 +11,8 @@ from command import sfl_sim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfl_sim.engine.news import silent
 from sfl_sim.errors import ScenarioError
+from sfl_sim.runs.news import silent
 from sfl_sim.scenario.load import load, parse
 from sfl_sim.studies import advise as adviser
 from sfl_sim.studies.advise import Criteria, find_advice, read_bytes

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 import pandas as pd
 import pytest
 
-from sfl_sim.engine.news import Reused, silent
-from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.load import BENCHMARK, OWN_LINKS
 from sfl_sim.report.load import load as load_run
+from sfl_sim.runs.news import Reused, silent
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import parse
 from sfl_sim.store import Failure, RunFolder
 from sfl_sim.studies import benchmark

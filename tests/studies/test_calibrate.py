@@ -5,8 +5,8 @@ import torch
 import yaml
 
 from sfl_sim.cli import main
-from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import parse
 from sfl_sim.studies import calibrate as module
 from sfl_sim.studies.calibrate import Choice, Finding, calibrate, proposal

@@ -16,9 +16,9 @@ from small_world import CPU, N_LABELS, batch_norm_net, images
 from torch import nn
 
 from sfl_sim.api import run
-from sfl_sim.engine.news import silent
 from sfl_sim.models.network import Network
 from sfl_sim.rng import stream
+from sfl_sim.runs.news import silent
 from sfl_sim.scenario.own_code import hand_over
 from sfl_sim.studies.landscape import Extent, Surroundings, filter_normalised, survey
 from sfl_sim.training.evaluate import evaluate

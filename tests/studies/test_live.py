@@ -13,11 +13,11 @@ import yaml
 
 from sfl_sim.cli import main
 from sfl_sim.engine.evaluation import Evaluator
-from sfl_sim.engine.news import silent
-from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.live.links import Key
 from sfl_sim.report.pages.live import write_live
+from sfl_sim.runs.news import silent
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import load, parse
 from sfl_sim.studies.calibrate_live import calibrate_live
 from sfl_sim.studies.live import Nodes, live, simulate

@@ -10,7 +10,7 @@ import pytest
 import torch
 from command import sfl_sim
 
-from sfl_sim.engine.setup import Setup
+from sfl_sim.build.setup import Setup
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
 from sfl_sim.studies import measure as measuring

@@ -8,11 +8,11 @@ import pytest
 
 from sfl_sim.cli import main
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.news import Ended, silent
-from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.ops import SERVER, On
+from sfl_sim.runs.news import Ended, silent
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import load, parse
 from sfl_sim.scenario.own_code import hand_over
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN

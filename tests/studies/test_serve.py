@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 import sfl_sim
-from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import load, parse
 from sfl_sim.studies.serve import ServedStudy
 
@@ -158,7 +158,7 @@ def test_what_another_version_trained_is_trained_again_unless_it_is_asked_for(he
         raise ScenarioError("is trained")
 
     monkeypatch.setattr("sfl_sim.studies.serve.run_study", training)
-    monkeypatch.setattr("sfl_sim.engine.cache_key.code_version", lambda: "another")
+    monkeypatch.setattr("sfl_sim.runs.cache_key.code_version", lambda: "another")
     few = ["--set", "serving.requests=50", "--set", "repeats=1"]
     serve("tiny.yaml", "--run", "reports/tiny", *few)
     serve("tiny.yaml", *few, code=2)

@@ -12,9 +12,9 @@ from sfl_sim.api import Results
 from sfl_sim.cli import main
 from sfl_sim.data.builtin import synthetic
 from sfl_sim.data.loading import DATASETS
-from sfl_sim.engine.news import Ended, Warned
-from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
+from sfl_sim.runs.news import Ended, Warned
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import load, parse
 from sfl_sim.studies.train import check, run_study
 

@@ -7,8 +7,8 @@ import pytest
 
 from sfl_sim.cli import main
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.news import silent
 from sfl_sim.errors import ScenarioError
+from sfl_sim.runs.news import silent
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.vary import read_axes
 from sfl_sim.studies import whatif as whatif_study

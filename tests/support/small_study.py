@@ -5,9 +5,9 @@ import os
 import signal
 from pathlib import Path
 
-from sfl_sim.engine.trial import Settings
 from sfl_sim.methods.base import MethodOptions
 from sfl_sim.methods.fedavg import FedAvg
+from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.studies.launch import TrialsFailed

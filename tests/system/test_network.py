@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp, spearmanr
 
-from sfl_sim.engine.catalogue import check_names
+from sfl_sim.build.catalogue import check_names
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 from sfl_sim.scenario.load import parse

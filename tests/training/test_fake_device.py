@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 
+from sfl_sim.build.setup import setup_of
 from sfl_sim.data.dataset import Dataset
 from sfl_sim.engine.evaluation import Evaluator
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.leakage import Meter
-from sfl_sim.engine.setup import setup_of
 from sfl_sim.methods import METHODS
 from sfl_sim.models import network
 from sfl_sim.models.on_nan import OnNan

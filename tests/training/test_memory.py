@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from sfl_sim.engine.layer_table import usual_data
+from sfl_sim.build.layer_table import usual_data
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.network import Network, Unweighted
 from sfl_sim.models.zoo import network

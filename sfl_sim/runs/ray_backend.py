@@ -19,10 +19,10 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
-from sfl_sim.engine.cache_key import code_version
-from sfl_sim.engine.news import Failed, News, Notify, brief
-from sfl_sim.engine.trial import Settings, attempt, failure_of
 from sfl_sim.errors import ScenarioError
+from sfl_sim.runs.cache_key import code_version
+from sfl_sim.runs.news import Failed, News, Notify, brief
+from sfl_sim.runs.trial import Settings, attempt, failure_of
 from sfl_sim.scenario.load import Variant
 from sfl_sim.scenario.own_code import Permission, permission, permitted
 from sfl_sim.store import SUMMARY, RunFolder, read_failure, write_failure, write_file

@@ -14,16 +14,16 @@ from typing import Any
 import pandas as pd
 import torch
 
-from sfl_sim.engine.cache_key import trial_key
 from sfl_sim.engine.checkpointing import CheckpointWriter, ResumePoint, StoredRound, resume_points
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.interrupts import uninterrupted
-from sfl_sim.engine.news import Began, Counted, Ended, Notify, Warned
 from sfl_sim.engine.rounds import Round
 from sfl_sim.errors import OutputError, ScenarioError, own_place
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, headline, last_medians
 from sfl_sim.metrics.costs import absence_costs
 from sfl_sim.metrics.exit_metrics import HEADLINE
+from sfl_sim.runs.cache_key import trial_key
+from sfl_sim.runs.interrupts import uninterrupted
+from sfl_sim.runs.news import Began, Counted, Ended, Notify, Warned
 from sfl_sim.scenario.data import RhoOod
 from sfl_sim.scenario.load import Variant
 from sfl_sim.scenario.sections import Scenario

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, vmap
 
 from sfl_sim.data.loading import Dataset
-from sfl_sim.engine.registry import named
+from sfl_sim.build.registry import named
 from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.goals import Goal
 from sfl_sim.models.losses import LOSSES, ByMean, Loss

@@ -1,7 +1,7 @@
 """What a scenario may name: for `sfl-sim list` and `sfl-sim schema`, and for errors in a scenario.
 
 Methods, models, data sets, ... are described where they are written. That code imports torch, which takes seconds, so
-descriptions are read from catalogue.json instead. `python -m sfl_sim.engine.catalogue` writes this file anew, and a
+descriptions are read from catalogue.json instead. `python -m sfl_sim.build.catalogue` writes this file anew, and a
 test compares it with the code.
 """
 
@@ -61,7 +61,7 @@ ABOUT_PROFILES = {
     "availability": "when clients are available",
 }
 NO_NAME = "no such name, nor a package.module:name of your own"
-STALE = "is in the code, but not yet in catalogue.json: python -m sfl_sim.engine.catalogue writes it anew"
+STALE = "is in the code, but not yet in catalogue.json: python -m sfl_sim.build.catalogue writes it anew"
 PROBLEMS = {"model.name": "no such model", "data.name": "unknown data set"}
 """Problems of unknown names, by key, where they cannot be code of a user's own."""
 

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from small_study import SCENARIO
 
-from sfl_sim.engine import dealing
-from sfl_sim.engine.cache_key import code_version, names_own_code, trial_key
+from sfl_sim.build import dealing
+from sfl_sim.runs.cache_key import code_version, names_own_code, trial_key
 from sfl_sim.scenario.load import parse
 
 
@@ -93,7 +93,7 @@ def test_code_has_one_version_until_a_file_changes(tmp_path, monkeypatch):
     (package / "profiles").mkdir()
     for file in ("ops.py", "report/page.py", "profiles/mine.csv"):
         (package / file).write_text("before")
-    monkeypatch.setattr("sfl_sim.engine.cache_key.__file__", str(package / "engine" / "cache_key.py"))
+    monkeypatch.setattr("sfl_sim.runs.cache_key.__file__", str(package / "engine" / "cache_key.py"))
     compute = code_version.__wrapped__
     before = compute()
     (package / "report" / "page.py").write_text("pages show what there is")
@@ -113,7 +113,7 @@ def test_an_installed_package_is_the_same_code_as_its_checkout(tmp_path):
     )
     for folder in ("profiles", "scenarios"):
         shutil.copytree(checkout / folder, installed / folder, dirs_exist_ok=True)
-    tell = "from sfl_sim.engine.cache_key import code_version; print(code_version())"
+    tell = "from sfl_sim.runs.cache_key import code_version; print(code_version())"
     told = [
         subprocess.run([sys.executable, "-c", tell], cwd=place, check=True, capture_output=True, text=True).stdout
         for place in (tmp_path, checkout)

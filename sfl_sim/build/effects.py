@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from sfl_sim.engine.registry import find_method, method_options
+from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method, MethodOptions
 from sfl_sim.scenario.fields import conditional

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sfl_sim.engine.registry import named
+from sfl_sim.build.registry import named
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.tiers import Tier, Tiers
 from sfl_sim.models.network import Network

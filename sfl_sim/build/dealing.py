@@ -15,7 +15,7 @@ from sfl_sim.data.own import as_dataset, read_indices
 from sfl_sim.data.partition import check_clients, partition
 from sfl_sim.data.samples import Samples
 from sfl_sim.data.testsets import client_test_sets
-from sfl_sim.engine.registry import find_model, named
+from sfl_sim.build.registry import find_model, named
 from sfl_sim.models.zoo import predicts_tokens
 from sfl_sim.rng import stream
 from sfl_sim.scenario.data import Data, Indices, Partition

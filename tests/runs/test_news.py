@@ -2,8 +2,8 @@
 
 import pytest
 
-from sfl_sim.engine.news import optional
 from sfl_sim.errors import ScenarioError
+from sfl_sim.runs.news import optional
 
 
 def test_what_has_nothing_to_show_is_left_out_and_what_cannot_be_written_is_not():

@@ -9,11 +9,11 @@ from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 
+from sfl_sim.build.dealing import dataset_of
+from sfl_sim.build.initial import model_files
 from sfl_sim.data.dataset import Dataset
-from sfl_sim.engine.dealing import dataset_of
-from sfl_sim.engine.initial import model_files
-from sfl_sim.engine.own_sources import own_sources
 from sfl_sim.installed import paths
+from sfl_sim.runs.own_sources import own_sources
 from sfl_sim.scenario.concerns import without
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.own_code import texts

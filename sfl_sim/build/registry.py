@@ -10,7 +10,7 @@ from typing import Any
 
 import pydantic
 
-from sfl_sim.engine.catalogue import NO_NAME, choices, unknown_option
+from sfl_sim.build.catalogue import NO_NAME, choices, unknown_option
 from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.installed import find, imported, is_of_library
 from sfl_sim.methods import METHODS, Method

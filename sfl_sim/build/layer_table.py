@@ -1,7 +1,7 @@
 """Costs of each layer of a network, and the layers after which a cut can be optimal: for planners and reports.
 
 To price a model of the zoo takes torch and torchvision, which take seconds to import. What its layers cost for the data
-that it is mostly used on is therefore also in layer_table.json. `python -m sfl_sim.engine.layer_table` writes this file
+that it is mostly used on is therefore also in layer_table.json. `python -m sfl_sim.build.layer_table` writes this file
 anew, and a test compares it with the code.
 """
 

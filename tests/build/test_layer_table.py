@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from sfl_sim.engine.layer_table import FILE, USUAL, described, layer_table, stored_table, usual_data
+from sfl_sim.build.layer_table import FILE, USUAL, described, layer_table, stored_table, usual_data
 from sfl_sim.models.zoo import network
 
 
@@ -43,7 +43,7 @@ def test_a_model_takes_the_data_that_it_is_shown_with(name):
 
 def test_the_stored_costs_are_those_of_the_code():
     stored = json.loads(FILE.read_text(encoding="utf-8"))
-    assert stored == json.loads(json.dumps(described())), "write them anew: python -m sfl_sim.engine.layer_table"
+    assert stored == json.loads(json.dumps(described())), "write them anew: python -m sfl_sim.build.layer_table"
 
 
 def test_a_stored_table_is_that_of_the_network_for_the_usual_data_alone():

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from sfl_sim.data.batches import ClientData, Images, Rest, check_augmentable
 from sfl_sim.data.loading import Dataset
-from sfl_sim.engine.estimate import SecondsPerSample
-from sfl_sim.engine.initial import starting
-from sfl_sim.engine.losses import build_loss
-from sfl_sim.engine.optimisation import counts_of_clients, one_batch_size, optimisation
-from sfl_sim.engine.participation import round_size
-from sfl_sim.engine.registry import find_codec, find_cut_policy, find_method, find_model, find_order, method_options
-from sfl_sim.engine.tiers import build_tiers
+from sfl_sim.build.estimate import SecondsPerSample
+from sfl_sim.build.initial import starting
+from sfl_sim.build.losses import build_loss
+from sfl_sim.build.optimisation import counts_of_clients, one_batch_size, optimisation
+from sfl_sim.build.registry import find_codec, find_cut_policy, find_method, find_model, find_order, method_options
+from sfl_sim.build.tiers import build_tiers
 from sfl_sim.errors import ScenarioError
 from sfl_sim.goals import Goal
 from sfl_sim.methods import METHODS, Method, Task
@@ -434,3 +433,8 @@ def _dropouts(clients: Clients, fleet: Fleet) -> Dropouts:
         return Dropouts(wanted=wanted)
     deadline_s = float("inf") if availability.deadline_s is None else availability.deadline_s
     return Dropouts(availability.lost, fleet.presence, deadline_s, wanted)
+
+
+def round_size(participation: float, n_clients: int) -> int:
+    """Return the number of participants of a round: `participation * n_clients`, rounded, but 1 at least."""
+    return max(1, int(participation * n_clients + 0.5))

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from sfl_sim.engine.effects import check_effects
-from sfl_sim.engine.registry import find_method
+from sfl_sim.build.effects import check_effects
+from sfl_sim.build.registry import find_method
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.scenario.fields import OnlyWith, conditional

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from sfl_sim.engine.interrupts import interruptible, uninterrupted
+from sfl_sim.runs.interrupts import interruptible, uninterrupted
 
 
 def was_interrupted():

@@ -5,7 +5,7 @@ import sysconfig
 
 import pytest
 
-from sfl_sim.engine.own_sources import own_sources
+from sfl_sim.runs.own_sources import own_sources
 
 SOURCES = {
     "my_nets.py": "import helper\nfrom my_package import relu\nmake = helper.make",

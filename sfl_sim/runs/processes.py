@@ -25,10 +25,10 @@ import psutil
 import torch
 from joblib import cpu_count  # type: ignore[import-untyped]
 
-from sfl_sim.engine.news import Failed, News, Notify, brief
-from sfl_sim.engine.ray_backend import find_ray, on_ray
-from sfl_sim.engine.trial import Settings, attempt
 from sfl_sim.errors import ScenarioError
+from sfl_sim.runs.news import Failed, News, Notify, brief
+from sfl_sim.runs.ray_backend import find_ray, on_ray
+from sfl_sim.runs.trial import Settings, attempt
 from sfl_sim.scenario.load import Variant
 from sfl_sim.scenario.own_code import Permission, permission, permitted
 from sfl_sim.scenario.sections import Scenario
