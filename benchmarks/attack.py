@@ -38,9 +38,9 @@ from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.store.columns import PARTS
 from sfl_sim.studies.launch import TrialsFailed
+from sfl_sim.studies.points import Measured
 from sfl_sim.studies.train import run_study
 from sfl_sim.studies.walk import Walker
-from sfl_sim.studies.whatif_points import Measured
 
 CPU = torch.device("cpu")
 Values = dict[str, Any]

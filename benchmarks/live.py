@@ -19,10 +19,10 @@ import pandas as pd
 import psutil
 import yaml
 
+from sfl_sim.features.live.calibration import calibrate_live
 from sfl_sim.metrics.agreement import FIRST, rounds_beside
 from sfl_sim.runs.news import silent
 from sfl_sim.runs.trial import Settings
-from sfl_sim.studies.calibrate_live import calibrate_live
 from sfl_sim.studies.train import run_study
 
 SCENARIO = {
@@ -74,7 +74,7 @@ def kills(scenario: Path, place: Path, n: int) -> None:
         nodes = [
             process
             for process in psutil.Process(run.pid).children(recursive=True)
-            if process.ppid() != run.pid and "sfl_sim.live.local" in process.cmdline()
+            if process.ppid() != run.pid and "sfl_sim.features.live.local" in process.cmdline()
         ]
         if nodes:
             draw.choice(sorted(nodes, key=lambda process: process.pid)[1:]).kill()  # the first is the server

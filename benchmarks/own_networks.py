@@ -19,9 +19,9 @@ import torch
 
 from benchmarks.pairs import publish
 from profiles.fit_phones import HERE
+from sfl_sim.features.devices.fit import calibrate_devices
+from sfl_sim.features.devices.measure import measure
 from sfl_sim.scenario.load import parse
-from sfl_sim.studies.calibrate_devices import calibrate_devices
-from sfl_sim.studies.measure import measure
 
 ROWS = HERE / "measurements" / "own_networks.csv"
 NETWORKS = ("lenet5", "cnn_small", "cnn8", "mobilenet_v1", "mobilenet_v2", "resnet8", "resnet18", "vgg11_bn",

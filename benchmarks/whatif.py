@@ -54,7 +54,7 @@ def scenario(method: str, world: World, clients: int, rounds: int) -> dict[str, 
 def measure(method: str, name: str, clients: int, rounds: int) -> dict[str, object]:
     from sfl_sim.scenario.load import parse
     from sfl_sim.scenario.vary import ALL, axis
-    from sfl_sim.studies.whatif_points import Found, Question, evaluate
+    from sfl_sim.studies.points import Found, Question, evaluate
 
     world = WORLDS[name]
     axes = [axis("model.cut", ALL), axis("clients.network.scale", SCALES)]

@@ -8,7 +8,7 @@ writes devices/edge_boards.csv: for each board the shortest time of MobileNet-V2
 import re
 
 from profiles.fit_ncnn import HERE, REFERENCE, measurements
-from sfl_sim.studies.calibrate_devices import REFERENCE_MACS
+from sfl_sim.features.devices.fit import REFERENCE_MACS
 
 BOARDS = r"Raspberry Pi|NVIDIA Jetson"
 SHORT = r"\s*(\(|Broadcom|, ).*|^NVIDIA |(?<=Pi \d) Model "

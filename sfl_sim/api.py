@@ -22,6 +22,8 @@ from sfl_sim.data.own import as_dataset
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.rounds import Round
 from sfl_sim.errors import ScenarioError
+from sfl_sim.features.serve.study import ServedStudy
+from sfl_sim.features.whatif.study import run_whatif
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import load as load_run
 from sfl_sim.report.results import results_table
@@ -41,9 +43,7 @@ from sfl_sim.studies.launch import TrialsFailed
 from sfl_sim.studies.loggers import Log, logging
 from sfl_sim.studies.privacy import attacked
 from sfl_sim.studies.reprice import Repricing
-from sfl_sim.studies.serve import ServedStudy
 from sfl_sim.studies.train import run_study
-from sfl_sim.studies.whatif import run_whatif
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

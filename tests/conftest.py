@@ -28,10 +28,10 @@ SLOW = {
     "report/test_comparison", "report/test_costs", "report/test_export", "report/test_figures",
     "report/test_headline", "report/test_hostile_names", "report/test_in_browser", "report/test_knowledge",
     "report/test_learning", "report/test_mlflow_log", "report/test_one_round", "report/test_perfetto",
-    "report/test_report_page", "report/test_results", "report/test_serving", "report/test_system",
-    "report/test_whatif_figures", "report/test_whatif_page", "scenario/test_own_code", "store/test_earlier",
-    "studies/test_advise", "studies/test_landscape", "studies/test_reprice", "studies/test_serve",
-    "studies/test_served_fleet", "studies/test_train", "studies/test_whatif", "studies/test_whatif_tables",
+    "report/test_report_page", "report/test_results", "features/serve/test_page", "report/test_system",
+    "features/whatif/test_figures", "features/whatif/test_page", "scenario/test_own_code", "store/test_earlier",
+    "studies/test_advise", "studies/test_landscape", "studies/test_reprice", "features/serve/test_study",
+    "features/serve/test_fleet", "studies/test_train", "features/whatif/test_study", "features/whatif/test_tables",
     "system/test_availability", "system/test_cost", "tests/test_api", "training/test_batched",
     "training/test_compiling", "training/test_provenance",
 }  # fmt: skip
@@ -69,8 +69,8 @@ def nothing_is_left_out(request, monkeypatch):
     if request.node.get_closest_marker("leaves_out"):
         return
     monkeypatch.setattr("sfl_sim.report.html_page.Parts.make", lambda parts, name, part, otherwise: part())
-    for study in ("serve", "train", "whatif"):
-        monkeypatch.setattr(f"sfl_sim.studies.{study}.optional", lambda what, notify: nullcontext())
+    for study in ("features.serve.study", "studies.train", "features.whatif.study"):
+        monkeypatch.setattr(f"sfl_sim.{study}.optional", lambda what, notify: nullcontext())
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from sfl_sim.features.live.calibration import calibrate_live
+from sfl_sim.features.live.study import simulate
 from sfl_sim.metrics.agreement import FIRST
 from sfl_sim.runs.news import silent
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import Study, dump_study, extended, load
 from sfl_sim.scenario.shipped import scenario_file
-from sfl_sim.studies.calibrate_live import calibrate_live
-from sfl_sim.studies.live import simulate
 from sfl_sim.studies.train import run_study
 
 SCENARIOS = "live/digits", "live/fashion"

@@ -66,13 +66,13 @@ def whatif(
     axes = read_axes(vary)
     study = training(read_study(scenario, overrides))
     from sfl_sim.cli.progress import progress
-    from sfl_sim.studies.whatif import run_whatif
+    from sfl_sim.features.whatif.study import run_whatif
 
     with progress(Terminal(stderr=True), quiet) as notify:
         outcome = run_whatif(
             study, axes, out, jobs=jobs, notify=notify, runs=runs, draws=(draws or DRAWS) if uncertainty else 0
         )
-    from sfl_sim.report.pages.whatif import whatif_in_terminal
+    from sfl_sim.features.whatif.page import whatif_in_terminal
 
     conclude(outcome, "whatif.html", None if quiet else whatif_in_terminal)
 
@@ -169,7 +169,7 @@ def measure(
     place = place_of_page(out, ".csv")
     import torch
 
-    from sfl_sim.studies.measure import measure as measured
+    from sfl_sim.features.devices.measure import measure as measured
     from sfl_sim.training.hardware import pick_device
 
     if threads:
@@ -227,8 +227,8 @@ def calibrate_devices(
         _calibrate_live(measured, cost, out or Path("calibrated.yaml"))
         return
     out, cost = out or Path("devices.csv"), cost or "phones"
-    from sfl_sim.studies.calibrate_devices import calibrate_devices as calibrate
-    from sfl_sim.studies.calibrate_devices import write_profile
+    from sfl_sim.features.devices.fit import calibrate_devices as calibrate
+    from sfl_sim.features.devices.fit import write_profile
 
     place = place_of_page(out, ".csv")
     found = calibrate(measured, cost)
@@ -256,9 +256,9 @@ def calibrate_devices(
 
 
 def _calibrate_live(run: Path, cost: str | None, out: Path) -> None:
+    from sfl_sim.features.live.calibration import calibrate_live
     from sfl_sim.scenario.load import dump_study
     from sfl_sim.store.files import write_file
-    from sfl_sim.studies.calibrate_live import calibrate_live
 
     place = place_of_page(out, ".yaml")
     found = calibrate_live(run, cost)
@@ -288,8 +288,8 @@ def convert(
 
     Example: sfl-sim convert mahimahi Verizon-LTE-driving.up Verizon-LTE-driving.down --out verizon
     """
-    from sfl_sim.studies.convert import FORMS
-    from sfl_sim.studies.convert import convert as converted
+    from sfl_sim.features.devices.convert import FORMS
+    from sfl_sim.features.devices.convert import convert as converted
 
     if form not in FORMS:
         raise ScenarioError("no such form", key="convert", found=form, allowed=list(FORMS))

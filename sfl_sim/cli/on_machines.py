@@ -58,10 +58,10 @@ def live(
     """
     study = read_study(scenario, overrides)
     from sfl_sim.cli.progress import progress
+    from sfl_sim.features.live.study import Nodes
+    from sfl_sim.features.live.study import live as run_live
     from sfl_sim.scenario.load import training
     from sfl_sim.studies.launch import TrialsFailed
-    from sfl_sim.studies.live import Nodes
-    from sfl_sim.studies.live import live as run_live
 
     nodes, failure = Nodes(listen, key, address), None
     with progress(Terminal(stderr=True), quiet) as notify:
@@ -90,7 +90,7 @@ def agent(
 
     Example: sfl-sim agent --server 192.168.1.10:5555 --client 3 --key run.key
     """
-    from sfl_sim.studies.live import agent as be_agent
+    from sfl_sim.features.live.study import agent as be_agent
 
     be_agent(server, client, key, allow_code=allow_code)
     say("the run is over")
@@ -121,7 +121,7 @@ def compare(
         raise ScenarioError("takes a simulated run and a live one", key="compare", found=f"{len(runs)} folders")
     *given, measured = runs
     page = place_of_page(out or measured / "compared.html")
-    from sfl_sim.report.pages.live import write_live
+    from sfl_sim.features.live.page import write_live
 
     with blamed_on(*runs):
         simulated, recorded = (given[0], None) if given else _simulated(measured)
@@ -130,7 +130,7 @@ def compare(
 
 def _simulated(measured: Path) -> tuple[Path, Path | None]:
     from sfl_sim.cli.progress import progress
-    from sfl_sim.studies.live import simulate
+    from sfl_sim.features.live.study import simulate
 
     with progress(Terminal(stderr=True)) as notify:
         return simulate(measured, notify)

@@ -201,8 +201,8 @@ def serve(
     """
     study = read_study(scenario, overrides)
     from sfl_sim.cli.progress import progress
+    from sfl_sim.features.serve.study import ServedStudy
     from sfl_sim.runs.trial import Settings
-    from sfl_sim.studies.serve import ServedStudy
 
     served = ServedStudy(study, Settings(timing_only, device, resume=True, reuse=True))
     with progress(Terminal(stderr=True), quiet) as notify:

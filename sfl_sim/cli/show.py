@@ -158,9 +158,9 @@ def validate(
     """
     study = read_study(scenario, overrides)
     if not no_data:
+        from sfl_sim.features.serve.study import ServedStudy
         from sfl_sim.runs.trial import Settings
         from sfl_sim.scenario.load import training
-        from sfl_sim.studies.serve import ServedStudy
         from sfl_sim.studies.train import check
 
         for problem in check(training(study)):

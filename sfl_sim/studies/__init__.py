@@ -1,1 +1,1 @@
-"""Questions of a user: train, what-if, advise, reprice, serve, landscape, privacy, calibrate, preview a partition."""
+"""Questions of a user: train, advise, reprice, benchmark, landscape, privacy, preview a partition."""

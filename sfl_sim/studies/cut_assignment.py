@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from sfl_sim.engine.rounds import WalkedRound
 from sfl_sim.metrics.breakdown import by_client
 from sfl_sim.store import places
+from sfl_sim.studies.points import OWN
 from sfl_sim.studies.walk import Walked
-from sfl_sim.studies.whatif_points import OWN
 from sfl_sim.system.links import BITS_PER_BYTE, RateTrace
 
 Floats = NDArray[np.float64]

@@ -8,7 +8,7 @@ from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import Study, Variant, extended
 from sfl_sim.scenario.vary import Axis, spread
-from sfl_sim.studies.whatif_points import Question
+from sfl_sim.studies.points import Question
 
 
 def attacked(study: Study, axes: Sequence[Axis]) -> Study:

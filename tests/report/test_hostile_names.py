@@ -19,6 +19,8 @@ from synthetic_serving import World as Served
 from synthetic_whatif import Vary, write_whatif
 from synthetic_whatif import World as Asked
 
+from sfl_sim.features.serve.page import write_serving
+from sfl_sim.features.whatif.page import write_whatif as write_whatif_page
 from sfl_sim.metrics.landscape import with_widths
 from sfl_sim.report.frames import merge
 from sfl_sim.report.html_page import write_page
@@ -26,9 +28,7 @@ from sfl_sim.report.load import load
 from sfl_sim.report.pages.landscape import write_landscape
 from sfl_sim.report.pages.privacy import write_privacy
 from sfl_sim.report.pages.run import write_report
-from sfl_sim.report.pages.serving import write_serving
 from sfl_sim.report.pages.system import Partition, Preview, write_preview
-from sfl_sim.report.pages.whatif import write_whatif as write_whatif_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

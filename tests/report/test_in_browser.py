@@ -16,11 +16,11 @@ from synthetic_serving import write_served
 from synthetic_whatif import Vary, write_whatif
 from synthetic_whatif import World as Asked
 
+from sfl_sim.features.serve.page import write_serving
+from sfl_sim.features.whatif.page import write_whatif as write_whatif_page
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.pages.privacy import write_privacy
 from sfl_sim.report.pages.run import write_report
-from sfl_sim.report.pages.serving import write_serving
-from sfl_sim.report.pages.whatif import write_whatif as write_whatif_page
 
 pytestmark = needs_browser
 

@@ -9,6 +9,7 @@ import pytest
 from read_table import read
 
 import sfl_sim
+from sfl_sim.features.whatif.load import Axis
 from sfl_sim.metrics.servers import server_load
 from sfl_sim.report.about import setup_in_words
 from sfl_sim.report.export import export_runs
@@ -16,7 +17,6 @@ from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.pages.one_round import lanes_of_servers
 from sfl_sim.report.pages.servers import graph_of, picture, server_panels, tier_table
-from sfl_sim.report.whatif_load import Axis
 from sfl_sim.store.columns import OP_DTYPE
 
 SCENARIO = {

@@ -9,8 +9,8 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import parse
 from sfl_sim.store.columns import BREAKDOWN, PARTS
+from sfl_sim.studies.points import Measured
 from sfl_sim.studies.walk import EVENT_LOOP, RECURSION, Walker
-from sfl_sim.studies.whatif_points import Measured
 
 REGULAR = sorted(name for name, method in METHODS.items() if method.regular)
 

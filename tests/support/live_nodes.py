@@ -10,11 +10,11 @@ import torch
 
 from sfl_sim import testing
 from sfl_sim.data.batches import Images
-from sfl_sim.live import agent
-from sfl_sim.live.clock import FOR_EVER_S, Empty, LiveOperations
-from sfl_sim.live.links import Key
-from sfl_sim.live.local import LocalNodes
-from sfl_sim.live.machines import Machines
+from sfl_sim.features.live import agent
+from sfl_sim.features.live.clock import FOR_EVER_S, Empty, LiveOperations
+from sfl_sim.features.live.links import Key
+from sfl_sim.features.live.local import LocalNodes
+from sfl_sim.features.live.machines import Machines
 from sfl_sim.ops import Step
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.system.presence import Presence

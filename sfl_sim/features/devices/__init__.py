@@ -1,0 +1,1 @@
+"""Profiles of one's own devices: measured, fitted, converted."""

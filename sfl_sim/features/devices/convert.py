@@ -1,0 +1,336 @@
+"""Published measurements as profiles: links, devices and availability in the forms in which others publish them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from sfl_sim.errors import ScenarioError, in_one_line
+from sfl_sim.features.devices.fit import REFERENCE_MACS
+from sfl_sim.store.files import write_file
+from sfl_sim.system.profiles import FloatArray
+
+KEY = "convert"
+MADE = "by sfl-sim convert"
+"""What the head of its tables says."""
+MAHIMAHI_BYTES, MAHIMAHI_BIN_S = 1504, 1.0
+"""Bytes of a packet in Mahimahi's traces, and the seconds over which packets are averaged."""
+FCC_S = 5.0
+"""Seconds of one row of the FCC's raw data, as Pensieve takes them."""
+FCC_COLUMNS = (
+    "unit_id", "dtime", "target", "address", "fetch_time", "bytes_total", "bytes_sec", "bytes_sec_interval",
+    "warmup_time", "warmup_bytes", "sequence", "threads", "successes", "failures", "location_id",
+)  # fmt: skip
+"""Columns of older files, which name none."""
+DAY_S = 86400.0
+
+
+UNREADABLE = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, TypeError, UserWarning, ValueError,
+              pickle.UnpicklingError)  # fmt: skip
+"""What reading raises of a file of another form."""
+
+
+class Found(NamedTuple):
+    """A table that was made: the scenario key that takes it, its name, and its rows."""
+
+    key: str
+    name: str
+    rows: pd.DataFrame
+
+
+def convert(form: str, files: Sequence[Path], out: Path) -> list[Found]:
+    """Read files of a form of `FORMS`, and write what they hold as profiles to a folder, one CSV file each.
+
+    Raises:
+        ScenarioError: a file cannot be read as this form; nothing is written then.
+    """
+    found: list[Found] = []
+    for part in FORMS[form].together(files):
+        try:
+            found += FORMS[form].read(*part)
+        except UNREADABLE as error:
+            if isinstance(error, ScenarioError):
+                raise
+            raise ScenarioError(
+                f"cannot be read as {form}: {in_one_line(str(error))}", key=KEY, file=str(part[0])
+            ) from error
+    if not found:
+        raise ScenarioError(f"nothing of the form {form} in it", key=KEY, file=str(files[0]))
+    names = [each.name for each in found]
+    if doubled := next((name for name in names if names.count(name) > 1), None):
+        raise ScenarioError("two files would give a table of this name", key=KEY, found=doubled)
+    if {(out / f"{name}.csv").resolve() for name in names} & {file.resolve() for file in files}:
+        raise ScenarioError("would replace what is read", key="--out", found=str(out), allowed="another folder")
+    for target in (out / f"{name}.csv" for name in names):
+        if target.exists() and MADE not in target.read_text(encoding="utf-8", errors="replace")[:1000]:
+            raise ScenarioError(
+                "would replace a file of yours", key="--out", found=str(target), allowed="another folder"
+            )
+    out.mkdir(parents=True, exist_ok=True)
+    sources = ", ".join(in_one_line(path.name) for path in files[:3]) + (", ..." if len(files) > 3 else "")
+    for each in found:
+        header = f"# source: {sources}\n# derived: {MADE} {form}: {FORMS[form].about}\n"
+        write_file(out / f"{each.name}.csv", (header + each.rows.to_csv(index=False)).encode())
+    return found
+
+
+def _trace(name: str, lasts_s: FloatArray, up_bps: FloatArray, down_bps: FloatArray) -> Found:
+    """Make a trace of pieces, each with its seconds and its rates; the first piece's rates close it."""
+    counts = (lasts_s > 0) & np.isfinite(up_bps) & np.isfinite(down_bps)
+    lasts_s, up_bps, down_bps = lasts_s[counts], up_bps[counts], down_bps[counts]
+    if not (up_bps > 0).any() or not (down_bps > 0).any() or min(up_bps.min(), down_bps.min()) < 0:
+        raise ValueError("needs rates of 0 and above, and one above 0 in each direction")
+    rows = {
+        "time_s": np.concatenate([[0.0], np.cumsum(lasts_s)]).round(6),
+        "uplink_bps": np.append(up_bps, up_bps[0]).round(3),
+        "downlink_bps": np.append(down_bps, down_bps[0]).round(3),
+    }
+    return Found("clients.network.trace", name, pd.DataFrame(rows))
+
+
+def _numbers(file: Path) -> FloatArray:
+    """Read rows of numbers (rows, columns)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of an empty file
+        return np.asarray(np.loadtxt(file, ndmin=2))
+
+
+def read_hsdpa(log: Path) -> Iterator[Found]:
+    """Read a log of Riiser et al.: Unix time, ms, place, bytes and ms since the row before."""
+    rows = _numbers(log)
+    lasts_s = rows[:, 5] / 1000
+    rates_bps = 8 * rows[:, 4] / np.where(lasts_s > 0, lasts_s, np.inf)
+    yield _trace(log.stem, lasts_s, rates_bps, rates_bps)
+
+
+def read_pensieve(cooked: Path) -> Iterator[Found]:
+    """Read Pensieve's cooked form: seconds, and Mbit/s since the row before."""
+    times_s, rates_mbps = _numbers(cooked)[:, :2].T
+    yield _trace(cooked.stem, np.diff(times_s), 1e6 * rates_mbps[1:], 1e6 * rates_mbps[1:])
+
+
+def read_mahimahi(up: Path, down: Path) -> Iterator[Found]:
+    """Read Mahimahi's lists of ms at which a packet of 1504 bytes may pass; the shorter list gives the period."""
+    lists_s = [_numbers(path)[:, 0] / 1000 for path in (up, down)]
+    period_s = min(times_s[-1] for times_s in lists_s)
+    edges_s = np.append(np.arange(0, period_s, MAHIMAHI_BIN_S), period_s)
+    lasts_s = np.diff(edges_s)
+    ups, downs = (8 * MAHIMAHI_BYTES * np.histogram(times_s, edges_s)[0] / lasts_s for times_s in lists_s)
+    yield _trace(_without_direction(up), lasts_s, ups, downs)
+
+
+def read_fcc(*tables: Path) -> Iterator[Found]:
+    """Read the FCC's raw tables of downloads (httpgetmt, webget) and uploads (httppostmt): a trace for each unit."""
+    found: dict[str, list[pd.DataFrame]] = defaultdict(list)
+    for table in tables:
+        with table.open(encoding="utf-8") as file:
+            has_names = "unit_id" in file.readline()
+        rows = pd.read_csv(table, names=None if has_names else [*FCC_COLUMNS[: _width(table)]])
+        rates = rows["bytes_sec"]
+        if "bytes_sec_interval" in rows.columns:
+            rates = rows["bytes_sec_interval"].where(rows["bytes_sec_interval"] > 0, rates)
+        found["up" if "post" in table.stem else "down"].append(
+            pd.DataFrame({"unit": rows["unit_id"], "bps": 8.0 * rates})
+        )
+    by_direction: dict[str, dict[Any, FloatArray]] = {
+        direction: {unit: rates.to_numpy(float) for unit, rates in pd.concat(parts).groupby("unit")["bps"]}
+        for direction, parts in found.items()
+    }
+    first, *_ = by_direction.values()
+    ups, downs = by_direction.get("up", first), by_direction.get("down", first)
+    for unit in sorted(ups.keys() & downs.keys()):
+        n = min(len(ups[unit]), len(downs[unit]))
+        up, down = ups[unit][:n], downs[unit][:n]
+        if n > 1 and up.max() > 0 and down.max() > 0:
+            yield _trace(f"unit_{unit}", np.full(n, FCC_S), up, down)
+
+
+def _width(table: Path) -> int:
+    with table.open(encoding="utf-8") as file:
+        return len(file.readline().split(","))
+
+
+def read_ucc_5g(log: Path) -> Iterator[Found]:
+    """Read a log of G-NetTrack Pro, as UCC's 4G and 5G data: DL_bitrate and UL_bitrate in kbit/s, at each second."""
+    rows = pd.read_csv(log, na_values="-")
+    rows["Timestamp"] = pd.to_datetime(rows["Timestamp"].astype(str), format="%Y.%m.%d_%H.%M.%S")
+    rates = 1000 * rows.groupby("Timestamp")[["UL_bitrate", "DL_bitrate"]].mean().dropna()
+    lasts_s = np.append(np.diff(rates.index).astype("timedelta64[ms]").astype(float) / 1000, 1.0)
+    yield _trace(log.stem, lasts_s, rates["UL_bitrate"].to_numpy(float), rates["DL_bitrate"].to_numpy(float))
+
+
+def read_mobiperf(*files: Path) -> Iterator[Found]:
+    """Read MobiPerf's JSON: the mean rate of each TCP test, and of these quantiles by direction, every 0.05."""
+    rates_bps: dict[bool, list[float]] = defaultdict(list)
+    for file in files:
+        for test in _json(file):
+            results = test.get("tcp_speed_results", (test.get("values") or {}).get("tcp_speed_results"))
+            kbps = json.loads(results) if isinstance(results, str) else results
+            if kbps:
+                goes_up = str((test.get("parameters") or {}).get("dir_up", "")).lower() == "true"
+                rates_bps[goes_up].append(1000 * float(np.mean([float(each) for each in kbps])))
+    either = next(iter(rates_bps.values()), [])
+    if len(either) > 1:
+        yield _links("links", rates_bps.get(True, either), rates_bps.get(False, either), 0.05)
+
+
+def _json(file: Path) -> list[dict[str, Any]]:
+    text = file.read_text(encoding="utf-8")
+    try:
+        found = json.loads(text)
+    except ValueError:  # one object a line
+        found = [json.loads(line) for line in text.splitlines() if line.strip()]
+    return found if isinstance(found, list) else list(found.values()) if "type" not in found else [found]
+
+
+def _links(name: str, up_bps: Sequence[float], down_bps: Sequence[float], step: float) -> Found:
+    grid = np.linspace(0, 1, round(1 / step) + 1)
+    rows = {
+        "quantile": grid.round(4),
+        "uplink_bps": np.quantile(up_bps, grid).round(1),
+        "downlink_bps": np.quantile(down_bps, grid).round(1),
+    }
+    return Found("clients.network.profile", name, pd.DataFrame(rows))
+
+
+class _OnlyData(pickle.Unpickler):
+    """Reads a pickle of numbers, texts, lists and mappings; whatever would call something is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, and only plain data are read")
+
+
+def _unpickled(file: Path) -> dict[Any, dict[str, Any]]:
+    with file.open("rb") as content:
+        found = _OnlyData(content).load()
+    if not isinstance(found, dict):
+        raise TypeError("holds no mapping of clients")
+    return found
+
+
+def read_fedscale_capacity(file: Path) -> Iterator[Found]:
+    """Read FedScale's client_device_capacity: ms an image, for MobileNet-V2 we assume, and kbit/s both ways."""
+    clients = _unpickled(file)
+    frames_ms = [float(client["computation"]) for client in clients.values()]
+    rows = {"device": [f"client {key}" for key in clients], "ms_per_frame": frames_ms, "reference_macs": REFERENCE_MACS}
+    yield Found("clients.compute.profile", "devices", pd.DataFrame(rows))
+    rates_bps = [1000 * float(client["communication"]) for client in clients.values()]
+    yield _links("links", rates_bps, rates_bps, 0.01)
+
+
+def read_fedscale_behaviour(file: Path) -> Iterator[Found]:
+    """Read FedScale's client_behave_trace: a client is there from each `active` to the next `inactive`."""
+    rows: list[tuple[Any, float, float, float]] = []
+    for client, trace in _unpickled(file).items():
+        period_s = float(trace["finish_time"])
+        stays = zip(trace["active"], trace["inactive"], strict=False)
+        rows += [(client, start_s, min(end_s, period_s), period_s) for start_s, end_s in stays if start_s < end_s]
+    yield _availability(rows)
+
+
+def read_flash(file: Path) -> Iterator[Found]:
+    """Read FLASH's states: a client is there while it charges, is on Wi-Fi, and its screen is off or locked.
+
+    Seconds count from the midnight before its first message, and its period is whole days.
+    """
+    rows: list[tuple[Any, float, float, float]] = []
+    for client, record in json.loads(file.read_text(encoding="utf-8")).items():
+        messages = [line.split("\t")[:2] for line in record["messages"].splitlines() if "\t" in line]
+        if not messages:
+            continue
+        times = pd.to_datetime([at for at, _ in messages])
+        order = np.argsort(times, kind="stable")
+        seconds = ((times - times.min().normalize()) / pd.Timedelta(seconds=1)).to_numpy(float)
+        period_s = DAY_S * float(np.ceil(seconds.max() / DAY_S) or 1)
+        state = {"off": False, "locked": False, "charges": False, "wifi": False}
+        since_s: float | None = None
+        for place in order.tolist():
+            state |= FLASH_STATES.get(messages[place][1].strip(), {})
+            there = (state["off"] or state["locked"]) and state["charges"] and state["wifi"]
+            if there and since_s is None:
+                since_s = seconds[place]
+            elif not there and since_s is not None:
+                rows.append((client, since_s, seconds[place], period_s))
+                since_s = None
+        if since_s is not None:
+            rows.append((client, since_s, float(seconds.max()), period_s))
+    yield _availability(rows)
+
+
+FLASH_STATES = {
+    "screen_off": {"off": True}, "screen_on": {"off": False}, "screen_lock": {"locked": True},
+    "screen_unlock": {"locked": False}, "battery_charged_on": {"charges": True},
+    "battery_charged_off": {"charges": False}, "wifi": {"wifi": True},
+    **{network: {"wifi": False} for network in ("Unknown", "2G", "3G", "4G", "5G")},
+}  # fmt: skip
+"""What a message says of a phone."""
+
+
+def _availability(rows: Sequence[tuple[Any, float, float, float]]) -> Found:
+    table = pd.DataFrame(rows, columns=["client", "start_s", "end_s", "period_s"])
+    return Found("clients.availability.profile", "availability", table[table["end_s"] > table["start_s"]])
+
+
+def _alone(files: Sequence[Path]) -> list[tuple[Path, ...]]:
+    return [(file,) for file in files]
+
+
+def _as_one(files: Sequence[Path]) -> list[tuple[Path, ...]]:
+    return [tuple(files)]
+
+
+def _in_pairs(files: Sequence[Path]) -> list[tuple[Path, ...]]:
+    """Pair the files NAME.up and NAME.down, or NAME_up and NAME_down; one alone stands for both directions."""
+    pairs: dict[str, dict[str, Path]] = defaultdict(dict)
+    for file in files:
+        text = file.name.removesuffix(".txt").removesuffix(".csv").removesuffix(".com")
+        pairs[_without_direction(file)]["down" if text.endswith("down") else "up"] = file
+    return [
+        (pair.get("up", next(iter(pair.values()))), pair.get("down", next(iter(pair.values()))))
+        for pair in pairs.values()
+    ]
+
+
+def _without_direction(file: Path) -> str:
+    name = file.name
+    for end in (".txt", ".csv", ".com", "up", "down", ".", "_", "-"):
+        name = name.removesuffix(end)
+    return name
+
+
+class Form(NamedTuple):
+    """A published form.
+
+    Attributes:
+        read: what reads one group of files.
+        together: makes groups of files that belong together.
+        about: what was done, for the head of the tables.
+    """
+
+    read: Callable[..., Iterator[Found]]
+    together: Callable[[Sequence[Path]], list[tuple[Path, ...]]]
+    about: str
+
+
+FORMS = {
+    "hsdpa": Form(read_hsdpa, _alone, "bytes over the time since the row before; the downlink stands for both"),
+    "pensieve": Form(read_pensieve, _alone, "Mbit/s since the row before; the one rate stands for both directions"),
+    "mahimahi": Form(read_mahimahi, _in_pairs, "packets of 1504 bytes, averaged over 1 s"),
+    "fcc": Form(read_fcc, _as_one, "rows of a unit one after another, 5 s each"),
+    "ucc_5g": Form(read_ucc_5g, _alone, "kbit/s, each row until the next; rows without a rate left out"),
+    "mobiperf": Form(read_mobiperf, _as_one, "quantiles of the mean rates of TCP tests, by direction"),
+    "fedscale_capacity": Form(
+        read_fedscale_capacity, _alone, "ms an image taken for MobileNet-V2's; one rate for both directions"
+    ),
+    "fedscale_behaviour": Form(read_fedscale_behaviour, _alone, "from each active to the next inactive"),
+    "flash": Form(read_flash, _alone, "while charging, on Wi-Fi, and locked or with the screen off"),
+}
+"""Forms by the names that `sfl-sim convert` takes."""

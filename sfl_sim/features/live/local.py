@@ -1,0 +1,88 @@
+"""Nodes of a live run as processes of this machine: one process makes their data, and is copied for each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from sfl_sim.features.live.links import Key
+from sfl_sim.ops import Node
+
+ENDS_WITHIN_S = 3.0
+
+
+class LocalNodes:
+    """Processes of nodes, which connect to a driver.
+
+    Args:
+        driver: its address.
+        recipe: makes what all of them have of their own.
+        server: the address at which the server's process listens to the clients', without its port.
+    """
+
+    def __init__(self, nodes: Sequence[Node], driver: str, key: Key, recipe: Any, server: str) -> None:
+        settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "sfl_sim.features.live.local"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=os.environ | settings,
+            start_new_session=True,  # so that Ctrl-C reaches the driver alone, which ends its nodes
+        )
+        assert self._process.stdin
+        with self._process.stdin as told:
+            told.write(pickle.dumps((list(nodes), driver, key.secret, recipe, server)))
+        self._process.stdin = None
+
+    def why_gone(self) -> str | None:
+        """Say why the processes have ended; None if they have not."""
+        if self._process.poll() is None:
+            return None
+        assert self._process.stderr
+        said = self._process.stderr.read().decode().strip()
+        return f"their process has ended: {said.splitlines()[-1] if said else self._process.returncode}"
+
+    def end(self) -> None:
+        """End all processes, also those that do not listen any more."""
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(ENDS_WITHIN_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate()
+
+
+def main() -> None:
+    """Make the nodes that standard input asks for, and wait for their end."""
+    import torch
+
+    torch.set_num_threads(1)  # before anything starts threads, which a copy of this process would lack
+    from sfl_sim.features.live.agent import IMAGES, Agent
+    from sfl_sim.scenario.own_code import Permission, permitted
+
+    nodes, driver, secret, recipe, server = pickle.load(sys.stdin.buffer)
+    with permitted(Permission(everything=True)):  # what the driver has been permitted
+        own, children = {IMAGES: recipe()}, {}
+    for node in nodes:
+        if not (child := os.fork()):
+            asyncio.run(Agent(node, lambda _: own, allow_code=True).serve(driver, Key(secret), server))
+            os._exit(0)
+        children[child] = node
+    while children:
+        child, status = os.wait()
+        node = children.pop(child)
+        if status:  # the others go on
+            sys.exit(f"node {node} has ended with {os.waitstatus_to_exitcode(status)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Serving: requests come to a trained model."""

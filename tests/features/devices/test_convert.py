@@ -1,0 +1,199 @@
+"""Measurements in the forms in which others publish them become profiles that a scenario can name."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+from command import sfl_sim
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.features.devices.convert import FORMS, convert
+from sfl_sim.rng import stream
+from sfl_sim.scenario.optional_sections import Availability
+from sfl_sim.scenario.sections import Compute, Network
+from sfl_sim.system.availability import draw_presence
+from sfl_sim.system.devices import draw_devices
+from sfl_sim.system.network import draw_links
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def made(form: str, folder: Path, **files: str | bytes) -> dict[str, pd.DataFrame]:
+    """Convert files of these contents; gives the tables by name."""
+    paths = []
+    for name, content in files.items():
+        path = folder / name.replace("__", ".")
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        paths.append(path)
+    found = convert(form, paths, folder / "out")
+    return {each.name: pd.read_csv(folder / "out" / f"{each.name}.csv", comment="#") for each in found}
+
+
+def pieces(trace: pd.DataFrame) -> list[tuple[float, float, float]]:
+    return list(trace.itertuples(index=False, name=None))
+
+
+def test_hsdpa_logs_have_bytes_since_the_row_before(tmp_path: Path) -> None:
+    log = "1289406399 549611 53.1 10.4 125000 1000\n1289406401 551611 53.1 10.4 500000 2000\n"
+    assert pieces(made("hsdpa", tmp_path, bus__log=log)["bus"]) == [(0, 1e6, 1e6), (1, 2e6, 2e6), (3, 1e6, 1e6)]
+
+
+def test_pensieves_rows_have_the_rate_since_the_row_before(tmp_path: Path) -> None:
+    cooked = "0.5\t9\n1.5\t2\n3.5\t4\n"
+    assert pieces(made("pensieve", tmp_path, norway=cooked)["norway"]) == [(0, 2e6, 2e6), (1, 4e6, 4e6), (3, 2e6, 2e6)]
+
+
+def test_mahimahi_has_a_file_for_each_direction_whose_packets_are_averaged(tmp_path: Path) -> None:
+    tables = made("mahimahi", tmp_path, lte__up="100\n1500\n2000\n", lte__down="\n".join(map(str, range(10, 2001, 10))))
+    packet = 8 * 1504
+    assert pieces(tables["lte"]) == [
+        (0, packet, 99 * packet),
+        (1, 2 * packet, 101 * packet),
+        (2, packet, 99 * packet),
+    ]
+
+
+def test_the_fccs_raw_tables_give_a_trace_for_each_unit_with_and_without_names_of_columns(tmp_path: Path) -> None:
+    names = "unit_id,dtime,target,address,fetch_time,bytes_total,bytes_sec,bytes_sec_interval,warmup_time"
+    gets = f"{names}\n7,2020-01-01,t,a,5,1,1000,2000,0\n7,2020-01-01,t,a,5,1,1000,0,0\n8,2020-01-01,t,a,5,1,9,9,0\n"
+    posts = "7,2020-01-01,t,a,5,1,250\n7,2020-01-01,t,a,5,1,500\n"
+    tables = made("fcc", tmp_path, curr_httpgetmt__csv=gets, curr_httppostmt__csv=posts)
+    assert {name: pieces(table) for name, table in tables.items()} == {
+        "unit_7": [(0, 2000, 16000), (5, 4000, 8000), (10, 2000, 16000)]
+    }
+
+
+def test_months_of_the_fccs_tables_follow_each_other(tmp_path: Path) -> None:
+    january, february = ("7,2020,t,a,5,1,1000\n" * 2, "7,2020,t,a,5,1,3000\n")
+    tables = made("fcc", tmp_path, curr_httpgetmt_01__csv=january, curr_httpgetmt_02__csv=february)
+    assert tables["unit_7"]["downlink_bps"].tolist() == [8000, 8000, 24000, 8000]
+
+
+def test_5g_logs_leave_rows_without_a_rate_out(tmp_path: Path) -> None:
+    log = (
+        "Timestamp,DL_bitrate,UL_bitrate,State\n2019.11.28_07.00.00,1000,50,D\n"
+        "2019.11.28_07.00.01,-,50,D\n2019.11.28_07.00.03,3000,70,D\n"
+    )
+    assert pieces(made("ucc_5g", tmp_path, drive__csv=log)["drive"]) == [
+        (0, 50e3, 1e6),
+        (3, 70e3, 3e6),
+        (4, 50e3, 1e6),
+    ]
+
+
+@pytest.mark.parametrize("as_lines", [False, True])
+def test_mobiperfs_tests_become_quantiles_by_direction(tmp_path: Path, as_lines: bool) -> None:
+    def test(up: bool, *kbps: float) -> dict[str, Any]:
+        return {"type": "tcpthroughput", "parameters": {"dir_up": up}, "values": {"tcp_speed_results": str([*kbps])}}
+
+    tests = [test(True, 1000, 3000), test(True, 4000), test(False, 8000), {"type": "ping"}]
+    content = "\n".join(map(json.dumps, tests)) if as_lines else json.dumps(tests)
+    links = made("mobiperf", tmp_path, tests__json=content)["links"]
+    assert links.iloc[[0, 10, 20], 1].tolist() == [2e6, 3e6, 4e6]
+    assert set(links["downlink_bps"]) == {8e6}
+
+
+def test_fedscales_pickles_give_devices_links_and_stays(tmp_path: Path) -> None:
+    capacity = pickle.dumps(
+        {1: {"computation": 50.0, "communication": 1000.0}, 2: {"computation": 150, "communication": 9e3}}
+    )
+    tables = made("fedscale_capacity", tmp_path, client_device_capacity=capacity)
+    assert tables["devices"]["ms_per_frame"].tolist() == [50, 150]
+    assert tables["links"]["uplink_bps"].iloc[[0, -1]].tolist() == [1e6, 9e6]
+    behaviour = pickle.dumps(
+        {1: {"duration": 1, "active": [10, 60], "inactive": [20, 90], "finish_time": 80, "model": "x"}}
+    )
+    stays = made("fedscale_behaviour", tmp_path, client_behave_trace=behaviour)["availability"]
+    assert pieces(stays) == [(1, 10, 20, 80), (1, 60, 80, 80)]
+
+
+def test_nothing_in_a_pickle_is_executed(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(tmp_path / "trapped"),)
+
+    with pytest.raises(ScenarioError, match=r"it asks for posix.mkdir, and only plain data are read"):
+        made("fedscale_capacity", tmp_path, client_device_capacity=pickle.dumps({1: Trap()}))
+    assert not (tmp_path / "trapped").exists()
+
+
+def test_flashs_clients_are_there_while_they_charge_on_wi_fi_and_nobody_looks(tmp_path: Path) -> None:
+    messages = "\n".join(
+        f"2020-01-29 {time}\t{what}\t80%"
+        for time, what in [
+            ("01:00:00", "screen_off"), ("02:00:00", "wifi"), ("03:00:00", "battery_charged_on"),
+            ("04:00:00", "4G"), ("05:00:00", "wifi"), ("06:00:00", "screen_on"), ("07:00:00", "screen_lock"),
+        ]
+    )  # fmt: skip
+    stays = made("flash", tmp_path, states__json=json.dumps({"0": {"messages": messages}, "1": {"messages": ""}}))
+    assert pieces(stays["availability"]) == [(0, 3 * 3600, 4 * 3600, 86400), (0, 5 * 3600, 6 * 3600, 86400)]
+
+
+def test_a_scenario_takes_what_was_converted(tmp_path: Path) -> None:
+    capacity = pickle.dumps({n: {"computation": 50.0 + n, "communication": 1000.0 * n} for n in (1, 2, 3)})
+    made("fedscale_capacity", tmp_path, capacity=capacity)
+    made(
+        "fedscale_behaviour", tmp_path, traces=pickle.dumps({1: {"active": [10], "inactive": [20], "finish_time": 80}})
+    )
+    made("pensieve", tmp_path / "out", a="0 1\n1 2\n2 3\n", b="0 1\n1 5\n")
+    _, rates, _ = draw_devices(3, stream(0, ""), Compute(profile=str(tmp_path / "out" / "devices.csv")), None)
+    assert rates.min() > 300_774_272 / 0.06
+    uplinks, *_ = draw_links(3, stream(0, ""), Network(profile=None, trace=str(tmp_path / "out" / "out")))
+    assert sorted(link.mean_bps for link in uplinks)[::2] in ([2.5e6, 5e6], [2.5e6, 2.5e6])
+    assert draw_presence(2, stream(0, ""), Availability(profile=str(tmp_path / "out" / "availability.csv")))
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "problem"),
+    [
+        ("hsdpa", "1 2 3\n", "cannot be read as hsdpa"),
+        ("pensieve", "a b\n", "cannot be read as pensieve: could not convert string 'a'"),
+        ("mahimahi", "", "cannot be read as mahimahi"),
+        ("fcc", "unit_id,x\n1,2\n", "cannot be read as fcc: 'bytes_sec'"),
+        ("ucc_5g", "Timestamp\n3\n", "cannot be read as ucc_5g"),
+        ("mobiperf", "{", "cannot be read as mobiperf"),
+        ("mobiperf", "[]", "nothing of the form mobiperf in it"),
+        ("fedscale_capacity", "no pickle", "cannot be read as fedscale_capacity"),
+        ("fedscale_behaviour", pickle.dumps([1]), "holds no mapping of clients"),
+        ("flash", "[]", "cannot be read as flash"),
+    ],
+)
+def test_what_is_no_such_file_is_one_line(tmp_path: Path, form: str, content: str | bytes, problem: str) -> None:
+    with pytest.raises(ScenarioError, match=problem):
+        made(form, tmp_path, file=content)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_names_the_key_that_takes_what_it_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    for name in ("a", "b", ".hidden"):
+        (tmp_path / "logs" / name).write_text("0 1\n1 2\n2 3\n")
+    sfl_sim("convert", "pensieve", "logs", "--out", "traces")
+    assert capsys.readouterr().out == "clients.network.trace: traces\n"
+    sfl_sim("convert", "pensieve", "logs/a", "--out", "one")
+    assert capsys.readouterr().out == "clients.network.trace: one/a.csv\n"
+    sfl_sim("convert", "--help")
+    told = capsys.readouterr().out
+    assert all(form in told for form in FORMS)
+    sfl_sim("convert", "pensive", "logs", code=2)
+    assert "did you mean 'pensieve'?" in capsys.readouterr().err
+    sfl_sim("convert", "pensieve", "nothing", code=2)
+    assert "convert: no such file (found 'nothing')" in capsys.readouterr().err
+    sfl_sim("convert", "pensieve", "logs", "--out", "traces")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.csv").write_text("mine")
+    capsys.readouterr()
+    sfl_sim("convert", "pensieve", "logs", "--out", "mine", code=2)
+    assert "would replace a file of yours (found 'mine/a.csv'" in capsys.readouterr().err
+    (tmp_path / "a.csv").write_text("0 1\n1 2\n2 3\n")
+    sfl_sim("convert", "pensieve", "a.csv", "--out", ".", code=2)
+    assert "would replace what is read" in capsys.readouterr().err
