@@ -228,11 +228,14 @@ def _fit(rows: pd.DataFrame, terms: Sequence[str] | None) -> tuple[Own | None, p
     from scipy.optimize import least_squares  # type: ignore[import-untyped]  # takes a while to import
 
     amounts = rows[[*terms]].to_numpy(float) * [SIZES[term] for term in terms]
-    log_ms, alike = np.log(rows["measured_ms"]), [rows["device"], rows["kind"]]
+    compute, log_ms = rows["compute"].to_numpy(float), np.log(rows["measured_ms"].to_numpy(float))
+    alike = list(rows.groupby(["device", "kind"]).indices.values())
 
     def errors(log_costs: FloatArray) -> FloatArray:
-        error = np.log(rows["compute"] + amounts @ np.exp(log_costs)) - log_ms
-        return np.asarray(error - error.groupby(alike).transform("median"))
+        error: FloatArray = np.log(compute + amounts @ np.exp(log_costs)) - log_ms
+        for same in alike:
+            error[same] -= np.median(error[same])
+        return error
 
     own = Own()
     if terms:
