@@ -37,7 +37,6 @@ bench:
 	python -m benchmarks.lora $(QUICK)
 	python -m benchmarks.seeds $(QUICK)
 	python -m benchmarks.startup $(QUICK)
-	python -m benchmarks.batched $(QUICK)
 	python -m benchmarks.memory $(QUICK)
 	python -m benchmarks.soak $(QUICK)
 	python -m benchmarks.clock $(QUICK)

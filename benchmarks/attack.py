@@ -121,17 +121,6 @@ def timing_only_is_trained(values: Values, _: Path) -> str | None:
     return None if trained.timeline_digest == timed.timeline_digest else "timing only has another timeline"
 
 
-def batched_is_eager(values: Values, _: Path) -> str | None:
-    """Steps of one kind that run together learn what they learn one by one."""
-    eager = computed(values)[0]
-    batched = computed(changed(values, "train.executor", "batched"))[0]
-    pairs = zip(eager.weights().values(), batched.weights().values(), strict=True)
-    apart = max((float(np.abs(a - b).max()) for a, b in pairs if a.size), default=0.0)
-    if eager.timeline_digest != batched.timeline_digest:
-        return "batched has another timeline"
-    return None if apart < 1e-8 else f"batched differs by {apart:.2g}"
-
-
 def twice_is_once(values: Values, _: Path) -> str | None:
     """Two runs are equal to the bit, also where another one lies between them."""
     one = computed(values)[0]
@@ -203,7 +192,7 @@ def what_if_is_the_run(values: Values, _: Path) -> str | None:
 
 
 CHECKS: list[Callable[[Values, Path], str | None]] = [
-    timing_only_is_trained, batched_is_eager, twice_is_once, twice_the_rates_is_half_the_time,
+    timing_only_is_trained, twice_is_once, twice_the_rates_is_half_the_time,
     an_infinite_deadline_is_none, interrupted_is_whole, repricing_is_a_fresh_run, what_if_is_the_run,
 ]  # fmt: skip
 NO_IDENTITY = {"name", "key", "threads"}

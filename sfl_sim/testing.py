@@ -43,7 +43,6 @@ from sfl_sim.store import places
 from sfl_sim.system.fleet import Fleet, build_fleet
 from sfl_sim.system.presence import Presence
 from sfl_sim.training.alternatives import Alternatives, replicas_by_name
-from sfl_sim.training.batched import Batched
 from sfl_sim.training.codecs import Fp16, TopK
 from sfl_sim.training.contents import dump, load, packed_bytes
 from sfl_sim.training.deployed import through
@@ -320,14 +319,6 @@ def check_array_clock(case: Case, world: World = USUAL) -> None:
     events = world.run(case, device=None)
     same = clock.events.take_rows().tobytes() == events.rows.tobytes()
     _expect(same and clock.now_s == events.clock.now_s, "is not regular: its rounds issue different operations")
-
-
-def check_batched(case: Case, world: World = USUAL, executor: Batched | None = None) -> None:
-    """Expect the executor that runs equal steps as one to give the same timeline, and numbers that round otherwise."""
-    eager, late = world.run(case), world.run(case, executor=executor or Batched(min_group=2))
-    _expect(eager.rows.tobytes() == late.rows.tobytes(), "has another timeline with train.executor batched")
-    apart = distance(eager.method, late.method)
-    _expect(apart < ROUNDING, f"learns other numbers with train.executor batched: they differ by {apart:.2g}")
 
 
 def check_resume(case: Case, world: World = USUAL) -> None:
@@ -652,7 +643,6 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     check_repeatable,
     check_timing_only,
     check_array_clock,
-    check_batched,
     check_resume,
     check_bytes,
     check_messages,

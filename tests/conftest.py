@@ -32,7 +32,7 @@ SLOW = {
     "features/whatif/test_figures", "features/whatif/test_page", "scenario/test_own_code", "store/test_earlier",
     "studies/test_advise", "studies/test_landscape", "studies/test_reprice", "features/serve/test_study",
     "features/serve/test_fleet", "studies/test_train", "features/whatif/test_study", "features/whatif/test_tables",
-    "system/test_availability", "system/test_cost", "tests/test_api", "training/test_batched",
+    "system/test_availability", "system/test_cost", "tests/test_api",
     "training/test_compiling", "training/test_provenance",
 }  # fmt: skip
 """Test modules that take some three seconds or more: `make quick` leaves them out."""

@@ -149,22 +149,6 @@ class Noisy(Trained):
     step = Noise
 
 
-class Unlike(Train):
-    """Training that runs otherwise where it runs for many."""
-
-    def run_many(self, parts, args):
-        found = super().run_many(parts, args)
-        for part in parts:
-            part.weights.flat.mul_(0.9)
-        return found
-
-
-class Grouped(Trained):
-    """Clients train otherwise in groups."""
-
-    step = Unlike
-
-
 class Rash(Train):
     """Training that does not ask whether a gradient may be applied."""
 
@@ -204,7 +188,6 @@ WRONG = [
     (Growing, "check_array_clock", "is not regular"),
     (claiming(METHODS["fedbuff"], regular=True), "check_array_clock", "is not regular"),
     (Noisy, "check_repeatable", "different numbers"),
-    (Grouped, "check_batched", r"train\.executor batched: they differ"),
     (Reckless, "check_on_nan", "not finite"),
     (Counting, "check_lost_early", "lost before it has done anything changes numbers"),
     (Counting, "check_all_lost", "loses everybody at once changes the model"),

@@ -46,7 +46,6 @@ from sfl_sim.sim.operations import Executor
 from sfl_sim.sim.orders import OF_RUNS, check_burst, check_max_wait, usual_burst
 from sfl_sim.store import places
 from sfl_sim.system.fleet import Fleet
-from sfl_sim.training.batched import MAX_GROUP, Batched
 from sfl_sim.training.codecs import Codec, Delta, Int, SplitFC
 from sfl_sim.training.defences import Noisy
 from sfl_sim.training.eager import Eager
@@ -290,14 +289,6 @@ def _check_defences(scenario: Scenario, method: Method) -> None:
         if max(cuts) <= net.lowest:
             problem = "trains part-1, all of which is frozen: lora.targets name no matrix before the cut"
             raise ScenarioError(problem, key="privacy.nopeek", found=scenario.privacy.nopeek)
-        check_eager(scenario, "privacy.nopeek")
-
-
-def check_eager(scenario: Scenario, key: str) -> None:
-    """Raise ScenarioError if steps do not run when they start, as `key` needs it."""
-    if (executor := scenario.train.executor) != "eager":
-        problem = "needs the executor that runs every step when it starts"
-        raise ScenarioError(problem, key=key, found=f"train.executor {executor}", allowed="eager")
 
 
 def check_rounds(scenario: Scenario, key: str, rounds: Sequence[int]) -> None:
@@ -321,14 +312,9 @@ def _cuts(scenario: Scenario, net: Network, fleet: Fleet) -> tuple[list[int], li
 
 def build_executor(train: Train, device: torch.device | None) -> Eager | Timing:
     """Build the executor; `device` is None in a timing-only run."""
-    if train.executor == "batched" and train.compile:
-        raise ScenarioError("cannot be batched: compiled code runs for one client", key="train.compile", found=True)
-    if train.executor == "batched" and PRECISIONS[train.precision].autocast:
-        raise ScenarioError("cannot be batched: torch.func does not autocast", key="train.precision", found="bf16")
     if device is None:
         return Timing()
-    on_nan = OnNan(train.on_nan == "skip")
-    return Batched(train.max_graphs or MAX_GROUP, on_nan=on_nan) if train.executor == "batched" else Eager(on_nan)
+    return Eager(OnNan(train.on_nan == "skip"))
 
 
 def build_clock(

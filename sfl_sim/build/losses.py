@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, vmap
+from torch import Tensor
 
 from sfl_sim.data.loading import Dataset
 from sfl_sim.build.registry import named
@@ -36,7 +36,7 @@ def build_loss(train: Train, dataset: Dataset, net: Network, device: torch.devic
         raise ScenarioError("is no function", key=KEY, found=name)
     options = _options(train, dataset, name, net.dtype, device)
     if name not in by_name:
-        _try(function, dataset, net, is_batched=train.executor == "batched")
+        _try(function, dataset, net)
         return ByMean(function)
     return ByMean(partial(function, **options)) if options else function
 
@@ -83,7 +83,7 @@ def _weights(given: str | list[float], dataset: Dataset, ignored: int | None) ->
     return (counts.sum() / (n * counts.clamp(min=1))).tolist()
 
 
-def _try(function: Any, dataset: Dataset, net: Network, is_batched: bool) -> None:
+def _try(function: Any, dataset: Dataset, net: Network) -> None:
     """Try a user's own loss on outputs of a network for two samples; raises ScenarioError if it is no loss."""
     outputs = torch.zeros(2, *net.layers[-1].out_shape, dtype=net.dtype, requires_grad=True)
     targets = dataset.y_train if dataset.targets_train is None else dataset.targets_train
@@ -96,9 +96,3 @@ def _try(function: Any, dataset: Dataset, net: Network, is_batched: bool) -> Non
         found = f"{type(mean).__name__} {tuple(mean.shape)}" if isinstance(mean, Tensor) else type(mean).__name__
         problem = "must give the mean over a mini-batch, a tensor () that depends on the outputs"
         raise ScenarioError(problem, key=KEY, found=found)
-    if is_batched:
-        try:
-            vmap(function)(outputs[None, : len(targets)], targets[None])
-        except Exception as error:
-            problem = f"cannot be batched: {in_short(error)}"
-            raise ScenarioError(problem, key="train.executor", found="batched", allowed="eager") from error

@@ -7,7 +7,7 @@ from math import inf
 
 import pandas as pd
 
-from sfl_sim.build.build import burst_of, check_eager, check_rounds
+from sfl_sim.build.build import burst_of, check_rounds
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS, Method
 from sfl_sim.metrics.accuracy import confusion_table
@@ -81,5 +81,4 @@ def check_snapshots(scenario: Scenario, method: Method) -> None:
     if type(method).current is Method.current:
         able = [one for one, kind in METHODS.items() if kind.current is not Method.current]
         raise ScenarioError(f"{name} cannot be asked within a round", key="report.snapshots", allowed=able)
-    check_eager(scenario, "report.snapshots")
     check_rounds(scenario, "report.snapshots.rounds", wanted.rounds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -32,41 +32,40 @@ class OnNan:
     def __init__(self, skips: bool = False) -> None:
         self.skips = skips
         self.left_out = 0
-        self._ops: Sequence[On] = ()
-        self._unseen: list[tuple[Tensor, list[str]]] = []
+        self._op: On | None = None
+        self._unseen: list[tuple[Tensor, str]] = []
 
     @contextmanager
-    def in_force(self, ops: Sequence[On]) -> Iterator[None]:
-        """Return a context in which this is the rule, and `ops` are computed, in the order of their losses."""
-        self._ops = ops
+    def in_force(self, op: On | None = None) -> Iterator[None]:
+        """Return a context in which this is the rule, and `op` is computed."""
+        self._op = op
         before = _IN_FORCE.set(self)
         try:
             yield
         finally:
             _IN_FORCE.reset(before)
-            self._ops = ()
+            self._op = None
 
-    def see(self, losses: Tensor) -> None:
-        """The loss of what is being computed, (), or of each of its operations, (n,)."""
+    def see(self, loss: Tensor) -> None:
+        """Check the loss, (), of what is being computed."""
         if self.skips:
             return
-        losses = losses.detach().flatten()
-        if losses.device.type != "cpu":
-            self._unseen.append((losses, [describe(op) for op in self._ops]))
-            return
-        for place, loss in enumerate(losses.tolist()):
-            if not math.isfinite(loss):
-                _stop(loss, [describe(op) for op in self._ops[place : place + 1]])
+        if loss.device.type != "cpu":
+            self._unseen.append((loss.detach(), self._where()))
+        elif not math.isfinite(loss):
+            _stop(float(loss), self._where())
+
+    def _where(self) -> str:
+        return f" of {describe(self._op)}" if self._op else ""
 
     def end_round(self) -> None:
         """Look at the losses that nobody has waited for."""
         unseen, self._unseen = self._unseen, []
-        if not unseen or torch.cat([losses for losses, _ in unseen]).isfinite().all():
+        if not unseen or torch.stack([loss for loss, _ in unseen]).isfinite().all():
             return
-        for losses, where in unseen:
-            for place, loss in enumerate(losses.tolist()):
-                if not math.isfinite(loss):
-                    _stop(loss, where[place : place + 1])
+        for loss, where in unseen:
+            if not math.isfinite(loss):
+                _stop(float(loss), where)
 
     def admits(self, gradient: Tensor) -> bool:
         """Return True if the gradient may be applied; where not, its update counts as left out."""
@@ -95,6 +94,5 @@ def differentiate(loss: Tensor) -> None:
     loss.backward()  # type: ignore[no-untyped-call]
 
 
-def _stop(loss: float, where: list[str]) -> None:
-    place = f" of {where[0]}" if where else ""
-    raise NonFiniteError(f"the loss{place} is {loss}; try a smaller train.lr, or train.on_nan: skip")
+def _stop(loss: float, where: str) -> None:
+    raise NonFiniteError(f"the loss{where} is {loss}; try a smaller train.lr, or train.on_nan: skip")

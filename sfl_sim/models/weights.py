@@ -101,15 +101,6 @@ class Weights:
         """Drop the optimiser's state, as if no step had been taken."""
         self.momentum = self.variance = self.n_steps = self.start = self.squared_norms = self.foreign = None
 
-    @property
-    def beside_momentum(self) -> tuple[Any, ...]:
-        """State of optimisers and their rules besides the momentum."""
-        return self.variance, self.n_steps, self.start, self.squared_norms, self.foreign
-
-    @beside_momentum.setter
-    def beside_momentum(self, kept: tuple[Any, ...]) -> None:
-        self.variance, self.n_steps, self.start, self.squared_norms, self.foreign = kept
-
     def copy(self, with_momentum: bool = False) -> Weights:
         """Copy the weights; the optimiser's state is new in every round (docs/methods/README.md#optimisers)."""
         copy = Weights(self.part, self.flat.clone(), self.buffers.clone(), self.frozen)

@@ -466,9 +466,6 @@ class Train(Section):
     are bfloat16 on the wire too; tf32 rounds the factors of float32 products, on a GPU."""
     compile: Annotated[bool, Concern.COMPUTING] = False
     """Train whole mini-batches by compiled code (torch.compile), which rounds differently."""
-    executor: Annotated[Literal["eager", "batched"], Concern.COMPUTING] = "eager"
-    """Computation of steps: each by itself when it starts, or equal steps of many clients as one, which rounds
-    differently and is for GPUs and tiny networks."""
     max_graphs: Annotated[Count | None, Concern.COMPUTING] = None
     """Maximum of clients with activations in this machine's memory; others compute them again, with equal results."""
     on_nan: Literal["stop", "skip"] = "stop"

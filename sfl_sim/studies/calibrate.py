@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import count
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
@@ -119,7 +119,6 @@ def _choices(train: Train, device: torch.device, threads: int) -> Iterator[Choic
     if threads > 1:
         yield Choice(threads=1)
     offered = {
-        "executor": get_args(Train.model_fields["executor"].annotation),
         "precision": ("float32", "bf16", "tf32") if device.type == "cuda" else ("float32", "bf16"),
         "compile": (False, True),
     }

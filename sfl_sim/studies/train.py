@@ -215,11 +215,9 @@ def _taken(study: Study, keys: Sequence[str], folder: RunFolder, without: Contai
 
 
 def check_checkpoints(study: Study, settings: Settings) -> None:
-    """Check that checkpoints within rounds are possible: the eager executor and no snapshots; or ScenarioError."""
+    """Check that checkpoints within rounds are possible: there are no snapshots; or ScenarioError."""
     if settings.checkpoint_jobs is None:
         return
-    for train, snapshots in ((v.scenario.train, v.scenario.report.snapshots) for v in study.variants):
-        if train.executor != "eager" or snapshots is not None:
-            found = "report.snapshots" if snapshots else f"train.executor {train.executor}"
-            problem = "a run cannot be stored within a round"
-            raise ScenarioError(problem, key="--checkpoint-jobs", found=found, allowed="eager, without snapshots")
+    if any(v.scenario.report.snapshots is not None for v in study.variants):
+        problem = "a run with snapshots cannot be stored within a round"
+        raise ScenarioError(problem, key="--checkpoint-jobs", found="report.snapshots")

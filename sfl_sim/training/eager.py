@@ -9,7 +9,7 @@ from sfl_sim.ops import On, Value
 
 
 class Eager:
-    """Runs each step immediately. The default on a CPU: batching gains nothing there beyond tiny models.
+    """Runs each step immediately.
 
     Args:
         on_nan: rule for losses that are not finite; None: the run stops at the first of them.
@@ -23,7 +23,7 @@ class Eager:
 
     def run(self, op: On) -> Any:
         """Run the step and give its content."""
-        with self.on_nan.in_force([op]):
+        with self.on_nan.in_force(op):
             return op.step.run(op.state, *op.args)
 
     def snapshot(self, payload: Value) -> Value:

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from sfl_sim.ops import On, State, Value
-from sfl_sim.training.deferred import states_in
+from sfl_sim.training.arguments import states_in
 
 
 class TracedOperation(NamedTuple):
@@ -29,7 +29,7 @@ class Provenance:
 
     A lineage is a digest of the step with its settings, the node, and the lineages of all arguments and states of the
     step. So operations of equal lineage give equal numbers, whenever they run: two walks with the same lineages train
-    the same models. As in `Batched`, steps are assumed to touch only their arguments and states.
+    the same models. Steps are assumed to touch only their arguments and states.
 
     Args:
         read: gives the number in a value of a lineage.

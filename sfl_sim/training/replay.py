@@ -20,8 +20,8 @@ from torch import Tensor
 from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.models.weights import Weights
 from sfl_sim.ops import On, ServerNode, State, Value
+from sfl_sim.training.arguments import values_in
 from sfl_sim.training.contents import storable
-from sfl_sim.training.deferred import Deferred, values_in
 from sfl_sim.training.eager import Eager
 
 
@@ -246,8 +246,7 @@ def _strong(weak: Any) -> Any:
         return type(weak)(map(_strong, weak))
     if isinstance(weak, Mapping):
         return {key: _strong(one) for key, one in weak.items()}
-    content = weak() if isinstance(weak, ref) else weak
-    return content.result if isinstance(content, Deferred) else content
+    return weak() if isinstance(weak, ref) else weak
 
 
 def _draws_on_gpu() -> bool:

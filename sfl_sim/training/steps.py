@@ -19,24 +19,11 @@ from sfl_sim.models.averages import average
 from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import Step, Value, Work
-from sfl_sim.training import stacked
 from sfl_sim.training.optimisers import Optimiser, Sgd
 
 
-class PartStep(Step):
-    """A step on a part and a value that can run as one for many replicas (training/batched.py)."""
-
-    def batch_key(self, part: Replica, data: Value) -> Hashable:
-        """Give a key that is equal for equal steps on replicas of one part, with equally large batches."""
-        return self, part.part, data.samples
-
-    def refusal(self, part: Replica, data: Value) -> str | None:
-        """Return the reason why the part's layers cannot run for many replicas as one; None if they can."""
-        return stacked.refusal(part, data.load()[0])
-
-
 @dataclass(frozen=True)
-class Forward(PartStep):
+class Forward(Step):
     """Part-1 on a batch; gives the smashed data: activations at the cut, with their labels.
 
     Attributes:
@@ -67,12 +54,6 @@ class Forward(PartStep):
         x, *labels = batch.load()
         return (part1.weights.forward(x), *labels)[: 1 + self.labelled]
 
-    def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> list[tuple[Tensor, ...]]:
-        """Run the step for replicas of one part."""
-        inputs, labels = zip(*(batch.load() for (batch,) in args), strict=True)
-        found = zip(stacked.forward(parts, inputs), labels, strict=True)
-        return [one[: 1 + self.labelled] for one in found]
-
 
 class ForwardOnly(Forward):
     """`Forward` without a graph, as in evaluation: running statistics stay as they are."""
@@ -85,12 +66,12 @@ class ForwardOnly(Forward):
 
 
 @dataclass(frozen=True)
-class Train(PartStep):
+class Train(Step):
     """Forward, mean loss, backward and optimiser step; gives the gradient at the part's input.
 
     On smashed data this is the server's job; on a batch with a whole network it is local training. Members of a joined
-    state are stepped together, after the gradient of all. A subclass that overrides `run` alone may take `more`, such
-    as a client's own term of the gradient; the batched executor then runs it for one client after another.
+    state are stepped together, after the gradient of all. A subclass may take `more`, such as a client's own term of
+    the gradient.
 
     Attributes:
         share: weight of this loss in the loss that is minimised, where other nodes add the rest.
@@ -132,11 +113,6 @@ class Train(PartStep):
         gradient: Tensor | None = x.grad
         return gradient
 
-    def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> Sequence[Tensor | None]:
-        """Run the step for replicas of one part."""
-        inputs, labels = zip(*(data.load() for (data,) in args), strict=True)
-        return stacked.train(parts, inputs, labels, optimiser=self.optimiser, share=self.share)
-
 
 class TrainAlone(Train):
     """`Train` whose gradient at the cut nobody needs: none comes down."""
@@ -174,7 +150,7 @@ class InputGradient(Step):
 
 
 @dataclass(frozen=True)
-class Backward(PartStep):
+class Backward(Step):
     """Part-1's backward pass from the gradient at the cut, and its optimiser step."""
 
     optimiser: Optimiser
@@ -192,14 +168,6 @@ class Backward(PartStep):
         """Run backward through the graph that `Forward` left, then step."""
         part1.weights.backward(gradients.load())
         self.optimiser.step(part1.weights)
-
-    def refusal(self, part: Replica, data: Value) -> None:
-        """Return None: the forward pass has been checked."""
-
-    def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> list[None]:
-        """Run the step for replicas of one part."""
-        stacked.backward(parts, [gradients.load() for (gradients,) in args], self.optimiser)
-        return [None] * len(parts)
 
 
 class Relay(Forward):

@@ -47,10 +47,6 @@ def fails(outputs, targets):
     raise ValueError("no loss today")
 
 
-def waits(outputs, targets):
-    return outputs.mean() if float(outputs.detach().sum()) > 0 else -outputs.mean()
-
-
 OWN = f"{__name__}:asymmetric"
 
 
@@ -59,7 +55,6 @@ def balanced(labels):
     return torch.tensor(len(labels) / (len(counts) * counts), dtype=torch.float32)
 
 
-@pytest.mark.parametrize("executor", ["eager", "batched"])
 @pytest.mark.parametrize(
     ("data", "train", "loss"),
     [
@@ -79,8 +74,8 @@ def balanced(labels):
         ("digits", {"class_weights": "balanced"}, lambda o, t: functional.cross_entropy(o, t, weight=WEIGHTS)),
     ],
 )
-def test_training_is_that_of_a_loop_in_plain_torch(data, train, loss, executor):
-    ours = experiment(data, executor=executor, lr=0.1, **train)
+def test_training_is_that_of_a_loop_in_plain_torch(data, train, loss):
+    ours = experiment(data, lr=0.1, **train)
     list(ours.rounds())
     dataset = load(data, train_samples=60)
     torch.manual_seed(torch_seed(0, "initial weights"))
@@ -120,7 +115,6 @@ WEIGHTS = balanced(load("digits", train_samples=60).y_train.numpy())
             r"train.loss: must give the mean .*found 'Tensor \(2, 1\)'",
         ),
         ("diabetes", {"loss": f"{__name__}:CPU"}, "train.loss: is no function"),
-        ("diabetes", {"loss": f"{__name__}:waits", "executor": "batched"}, "train.executor: cannot be batched"),
     ],
 )
 def test_a_loss_that_does_not_fit_is_one_line(data, train, problem):

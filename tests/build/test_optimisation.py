@@ -74,7 +74,6 @@ SAME = 5e-5
 """Adam divides by the size of gradients: where that is almost 0, rounding differs between processors (1e-5)."""
 
 
-@pytest.mark.parametrize("executor", ["eager", "batched"])
 @pytest.mark.parametrize(
     ("train", "twin"),
     [
@@ -93,8 +92,8 @@ SAME = 5e-5
         ({"lr": [0.2], "server": {"lr": 0.1}}, {"optimisers": (lambda p, lr: SGD(p, lr=0.2), SGD)}),
     ],
 )
-def test_training_is_that_of_a_loop_in_plain_torch(train, twin, executor):
-    ours = experiment(executor=executor, **train)
+def test_training_is_that_of_a_loop_in_plain_torch(train, twin):
+    ours = experiment(**train)
     list(ours.rounds())
     assert torch.allclose(weights(ours), plain(ours, **twin), atol=SAME)
 

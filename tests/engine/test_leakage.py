@@ -243,11 +243,6 @@ def test_a_checkpoint_keeps_what_was_measured():
     [
         ({"clients": {"count": 1}}, "clients.count", "a client that is attacked"),
         ({"report": {"leakage": {"rounds": [3]}}}, "report.leakage.rounds", "no such round"),
-        (
-            {"train": {"executor": "batched", "rounds": 1}, "privacy": {"nopeek": 1.0}},
-            "privacy.nopeek",
-            "when it starts",
-        ),
         ({"lora": {"targets": ["fc"]}, "privacy": {"nopeek": 1.0}}, "privacy.nopeek", "all of which is frozen"),
         ({"wire": {"up": "delta"}, "privacy": {"noise": {"sigma": 1.0}}}, "wire.up", "earlier round"),
         ({"method": "harmony", "privacy": {"nopeek": 1.0}}, "privacy", "no defence"),

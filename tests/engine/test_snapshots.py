@@ -92,7 +92,6 @@ def test_without_training_nothing_is_known():
             {"method": "fedavg"},
             "report.snapshots: fedavg cannot be asked within a round .allowed: splitfed_v2, splitfrozen, ",
         ),
-        ({"executor": "batched"}, "report.snapshots: needs the executor that runs every step when it starts"),
         ({"rounds": 1}, "report.snapshots.rounds: no such round"),
     ],
 )

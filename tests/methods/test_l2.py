@@ -4,8 +4,6 @@ import pytest
 import torch
 from small_world import distance, simulate, task
 
-from sfl_sim.methods import METHODS
-from sfl_sim.training.batched import Batched
 from sfl_sim.training.optimisers import Proximal, Sgd
 
 EXACT = 1e-10
@@ -89,14 +87,3 @@ def test_the_penalty_of_part_1_is_4_bytes_more_with_every_mini_batch(where):
     jobs = (with_penalty["kind"] == b"smashed").sum()
     assert jobs == 3 + 2 + 2
     assert with_penalty["bytes"].sum() - plain["bytes"].sum() == (4 * jobs if where == "model" else 0)
-
-
-@pytest.mark.parametrize("where", ["part2", "model"])
-def test_batched_is_eager(where):
-    work, settings = task([12, 12, 8, 9], momentum=0.9), {"rounds": 3, "options": {"l2": 1.0, "l2_on": where}}
-    executor = Batched(min_group=2)
-    late, *_ = simulate("splitfed_v2", work, executor=executor, **settings)
-    executor.finish()
-    assert executor.one_by_one is None
-    assert distance(late, simulate("splitfed_v2", work, **settings)[0]) < EXACT
-    assert distance(late, METHODS["splitfed_v2"](work)) > 1e-3

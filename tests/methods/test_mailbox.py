@@ -6,7 +6,7 @@ The method of this file is what CSE-FSL needs: a mailbox, a client model of part
 import lossy_world
 import pytest
 import torch
-from small_world import distance, fleet, simulate, task
+from small_world import fleet, simulate, task
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.errors import DeadlockError
@@ -18,7 +18,6 @@ from sfl_sim.models.replica import Bundle
 from sfl_sim.ops import AGGREGATOR, SERVER, Value, expect, on, par, start
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
-from sfl_sim.training.batched import Batched
 from sfl_sim.training.exit_steps import ExitBackward, ExitForward
 from sfl_sim.training.steps import Renew, TrainAlone
 from sfl_sim.training.timing import Timing
@@ -74,13 +73,9 @@ def networks(method):
     return front[:1], front[1:], back
 
 
-@pytest.mark.parametrize("executor", [None, Batched], ids=["eager", "batched"])
-def test_a_client_learns_from_its_head_and_the_server_from_what_it_sends(executor):
+def test_a_client_learns_from_its_head_and_the_server_from_what_it_sends():
     work = task([10])
-    executor = executor and executor()
-    method, *_ = simulate("one_way", work, rounds=1, executor=executor)
-    if executor:
-        executor.finish()
+    method, *_ = simulate("one_way", work, rounds=1)
     part1, head, part2 = networks(OneWay(work))
     sgd, at_server = (
         torch.optim.SGD([p for module in modules for p in module.parameters()], 0.1)
@@ -142,13 +137,6 @@ def test_nobody_waits_for_a_client_that_goes_away(share):
     expected, *_ = lossy_world.run("one_way", [range(3)], momentum=0.0)
     for one, other in zip(alone.client_model.members, expected.client_model.members, strict=True):
         assert torch.equal(one.weights.flat, other.weights.flat)
-
-
-def test_batched_is_eager():
-    executor = Batched(min_group=2)
-    batched, *_ = simulate("one_way", task([8, 8, 8]), executor=executor)
-    executor.finish()
-    assert distance(simulate("one_way", task([8, 8, 8]))[0], batched) < 1e-10
 
 
 def test_who_waits_in_vain_is_told_for_what():

@@ -20,7 +20,6 @@ from sfl_sim.methods.splitfed_v1 import SplitFedV1
 from sfl_sim.methods.wire import Wire
 from sfl_sim.ops import Send
 from sfl_sim.testing import World, cases_of, check_timing_only
-from sfl_sim.training.batched import Batched
 from sfl_sim.training.codecs import Bf16, Delta, Fp16, Int, RandTopK, SplitFC, TopK
 from sfl_sim.training.coded import Update
 from sfl_sim.training.contents import packed_bytes
@@ -214,18 +213,6 @@ def test_a_lost_upload_leaves_the_remembered_error_as_it_was():
     wire = Wire(update=TopK(keep=0.1), error_feedback=True)
     run("fedavg", [[0, 1, 2, 3]], gone_at({3: leaves_s}), wire=wire)
     assert [wire._errors[c].content is None for c in range(4)] == [False, False, False, True]
-
-
-@pytest.mark.parametrize("codecs", [(Int(), Int()), (TopK(keep=0.3), Fp16()), (RandTopK(keep=0.5), None)], ids=repr)
-@pytest.mark.parametrize("name", ["splitfed_v1", "splitfed_v2", "mergesfl", "korea"])
-def test_the_batched_executor_learns_the_same(name, codecs):
-    settings = {"samples": [8, 8, 8, 8, 8], "momentum": 0.9}
-    one = learned(name, wired(*codecs, Int(), **settings))
-    executor = Batched(min_group=2)
-    work = wired(*codecs, Int(), **settings)
-    other, *_ = simulate(name, work, executor=executor)
-    executor.finish()
-    assert distance(one, other) < 1e-9
 
 
 def test_delta_above_every_cosine_sends_everything():

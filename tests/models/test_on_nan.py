@@ -23,20 +23,19 @@ from sfl_sim.training.steps import Train
 CPU = torch.device("cpu")
 
 
-def experiment(method, lr, on_nan, executor="eager", options=None, model=None, **train):
+def experiment(method, lr, on_nan, options=None, model=None, **train):
     scenario = {
         "model": model or {},
         "data": {"train_samples": 120, "test_samples": 40},
         "clients": {"count": 5, "participation": 0.8},
         "method": {"name": method, **(options or {})},
-        "train": {"rounds": 3, "batch_size": 8, "lr": lr, "on_nan": on_nan, "executor": executor, **train},
+        "train": {"rounds": 3, "batch_size": 8, "lr": lr, "on_nan": on_nan, **train},
     }
     return Experiment(parse(scenario).variants[0].scenario, CPU)
 
 
-@pytest.mark.parametrize("executor", ["eager", "batched"])
-def test_the_first_loss_that_is_no_number_stops_the_run_and_names_the_operation(executor):
-    run = experiment("splitfed_v1", 1e30, "stop", executor)
+def test_the_first_loss_that_is_no_number_stops_the_run_and_names_the_operation():
+    run = experiment("splitfed_v1", 1e30, "stop")
 
     with pytest.raises(NonFiniteError) as caught:
         list(run.rounds())
@@ -59,15 +58,6 @@ def test_a_run_that_skips_goes_on_and_ends_with_finite_weights(method):
     assert len(rounds) == 3
     assert sum(found.row["skipped"] for found in rounds) > 0
     assert all(torch.from_numpy(values).isfinite().all() for values in run.weights().values())
-
-
-def test_batched_updates_are_left_out_as_eager_ones_are():
-    eager, batched = (experiment("splitfed_v1", 1e30, "skip", executor) for executor in ("eager", "batched"))
-
-    skipped = [[found.row["skipped"] for found in run.rounds()] for run in (eager, batched)]
-
-    assert skipped[0] == skipped[1]
-    assert sum(skipped[0]) > 0
 
 
 def test_where_all_is_finite_nothing_is_skipped_and_not_a_bit_differs():
@@ -108,7 +98,7 @@ def test_a_fused_step_that_is_left_out_leaves_the_surrogates_own_buffer():
     fusion.advance(model.weights, 0, sgd)
     model.weights.grad.fill_(float("nan"))
 
-    with OnNan(skips=True).in_force([]):
+    with OnNan(skips=True).in_force():
         fusion.advance(model.weights, 0, sgd)
 
     assert fusion.buffers[0].eq(1).all()

@@ -15,9 +15,7 @@ from sfl_sim.methods import METHODS
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.losses import cross_entropy
 from sfl_sim.scenario.load import parse
-from sfl_sim.training.batched import Batched
 from sfl_sim.training.deployed import through
-from sfl_sim.training.eager import Eager
 from sfl_sim.training.evaluate import evaluate
 
 CPU = torch.device("cpu")
@@ -28,7 +26,7 @@ def twice(outputs, targets, reduction="mean"):
     return 2 * cross_entropy(outputs, targets, reduction)
 
 
-def trained(name, executor, scale, loss=cross_entropy):
+def trained(name, scale, loss=cross_entropy):
     """A method after two rounds, at learning rates divided by `scale`, as is the weight of what is no task's loss."""
     work = task([8, 8, 6], lr=0.1 / scale)
     work = replace(work, network=work.network.with_settings(ForwardSettings(loss=loss)))
@@ -38,9 +36,8 @@ def trained(name, executor, scale, loss=cross_entropy):
         "splitgp": {"ft_steps": 2, "ft_lr": 0.1 / scale},
         "locfedmix": {"recon_weight": scale},
     }.get(name, usual_options(name))
-    method, simulator, _ = simulate(name, work, executor=executor, options=options)
+    method, simulator, _ = simulate(name, work, options=options)
     simulator.run(method.finish(), 2, in_round=False)
-    executor.finish()
     return method
 
 
@@ -50,14 +47,13 @@ def answers(method, c):
     return torch.cat([through(model.on_device, x), through([*model.front, *model.back], x)])
 
 
-@pytest.mark.parametrize("kind", [Eager, lambda: Batched(min_group=2)], ids=["eager", "batched"])
 @pytest.mark.parametrize("name", sorted(METHODS))
-def test_twice_the_loss_at_half_the_rate_is_the_same_training(name, kind):
-    usual, other = trained(name, kind(), 1), trained(name, kind(), 2, twice)
+def test_twice_the_loss_at_half_the_rate_is_the_same_training(name):
+    usual, other = trained(name, 1), trained(name, 2, twice)
     assert distance(usual, other) <= (1e-6 if name == "fsl_sage" else 0)  # whose Adam has an epsilon
     if usual.has_exits:
         assert all(torch.equal(answers(usual, c), answers(other, c)) for c in range(3))
-    assert distance(usual, trained(name, kind(), 2)) > 1e-4  # or nothing would have been learned from any loss
+    assert distance(usual, trained(name, 2)) > 1e-4  # or nothing would have been learned from any loss
 
 
 def experiment(name, loss, monkeypatch):

@@ -435,7 +435,7 @@ def test_a_folder_that_is_gone_is_one_line(run_here, monkeypatch, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_checkpoints_within_rounds_are_refused_where_steps_wait_for_others(run_here):
-    code, said = run_here("--checkpoint-jobs", "5", "--set", "train.executor=batched")
+def test_checkpoints_within_rounds_are_refused_with_snapshots(run_here):
+    code, said = run_here("--checkpoint-jobs", "5", "--set", "report.snapshots={rounds: [1]}")
     assert code == 2
     assert "--checkpoint-jobs: a run cannot be stored within a round" in said

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 import torch
 from lossy_world import EVERYBODY, SURVIVORS, gone_at, instant, own, run
-from small_world import ANY_CUT, distance, task
+from small_world import ANY_CUT, task
 
 from sfl_sim.methods import METHODS
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, Lost, Value
 from sfl_sim.testing import LOSSY, check_lost
-from sfl_sim.training.batched import Batched
-from sfl_sim.training.eager import Eager
 from sfl_sim.training.steps import Backward, Forward, Train
 
 
@@ -52,11 +50,6 @@ def test_the_current_model_is_that_of_those_who_are_left():
 @pytest.mark.parametrize("case", ANY_CUT, ids=str)
 def test_whoever_is_lost_leaves_nothing_whatever_the_cuts(case):
     check_lost(case, replace(LOSSY, settings={"local_epochs": 2, "cuts": [1, 2, 1, 2]}))
-
-
-def test_the_batched_executor_loses_the_same():
-    found = [run("splitfed_v1", [EVERYBODY] * 2, gone_at({3: 8.0}), executor=one)[0] for one in (Batched(), Eager())]
-    assert distance(*found) < 1e-12
 
 
 def replayed(work, part1s, part2, jobs, round):

@@ -156,13 +156,13 @@ def test_a_scenario_that_is_not_understood_any_more_is_compared_as_it_is() -> No
 def test_machines_are_told_apart_from_settings() -> None:
     old = {"device": "cpu", "versions": {"torch": "2.6.0"}, "created": "2026-01-01"}
     new = {"device": "cuda", "versions": {"torch": "2.15.0"}, "created": "2026-11-21"}
-    found = compared({}, {"train": {"executor": "batched"}}, manifests=(old, new))
+    found = compared({}, {"train": {"max_graphs": 4}}, manifests=(old, new))
 
     assert not found.settings
     assert found.machine == {
         "device": ["cpu", "cuda"],
         "versions.torch": ["2.6.0", "2.15.0"],
-        "train.executor": ["eager", "batched"],
+        "train.max_graphs": ["null", "4"],
     }
     assert "<code>device</code>" in found.machine_in_words
 

@@ -26,7 +26,7 @@ def scenario(**sections):
         ("clients.network.uplink_bps", Concern.SYSTEM),
         ("clients.availability.lost", Concern.LEARNING),  # who takes part decides what is learned
         ("server.burst", Concern.ORDER),
-        ("train.executor", Concern.COMPUTING),
+        ("train.max_graphs", Concern.COMPUTING),
         ("train.precision", Concern.LEARNING),
         ("method.an_option", Concern.LEARNING),
         ("a key of an older version", Concern.LEARNING),

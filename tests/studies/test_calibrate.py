@@ -37,7 +37,6 @@ def test_every_choice_is_measured_or_refused():
     by_flags = {finding.choice.flags: finding for finding in findings}
     assert list(by_flags) == [
         "",
-        "--set train.executor=batched",
         "--set train.precision=bf16",
         "--set train.compile=true",
     ]
@@ -66,14 +65,14 @@ def test_what_leaves_the_bits_alone_is_told_from_what_rounds(monkeypatch):
 
 
 def test_what_pays_alone_is_tried_together(monkeypatch):
-    ratios = {"--threads 1": 0.8, "--set train.executor=batched": 0.7, "--set train.precision=bf16": 1.2,
-              "--set train.executor=batched --threads 1": 0.5}  # fmt: skip
-    choices = [Choice(threads=1), Choice({"executor": "batched"}), Choice({"precision": "bf16"})]
+    ratios = {"--threads 1": 0.8, "--set train.compile=true": 0.7, "--set train.precision=bf16": 1.2,
+              "--set train.compile=true --threads 1": 0.5}  # fmt: skip
+    choices = [Choice(threads=1), Choice({"compile": True}), Choice({"precision": "bf16"})]
     monkeypatch.setattr(module, "_choices", lambda *_: iter(choices))
     monkeypatch.setattr(module, "_compare", lambda usual, choice, _: Finding(choice, ratios[choice.flags], 0.9))
     found = calibrate(parse(SCENARIO), Settings(), print)
     assert [finding.choice.flags for finding in found] == ["", *ratios]
-    assert proposal(found).choice == Choice({"executor": "batched"}, threads=1)
+    assert proposal(found).choice == Choice({"compile": True}, threads=1)
 
 
 def test_only_what_is_clearly_faster_is_proposed():
@@ -89,7 +88,7 @@ def test_the_command_proposes_and_leaves_nothing(tmp_path, monkeypatch, capsys):
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(SCENARIO))
     main(["tiny.yaml", "--calibrate"])
     printed = capsys.readouterr()
-    assert "measuring --set train.executor=batched" in printed.err
+    assert "measuring --set train.precision=bf16" in printed.err
     assert "as it is" in printed.out
     assert "not --set train.compile=true: torch.compile does not work here" in printed.out
     assert printed.out.splitlines()[-1].startswith(("Fastest, in ", "Nothing is clearly faster"))

@@ -92,7 +92,6 @@ def test_bounded_graphs_change_no_digest_and_are_told(sfl_sim):
     assert [v["peak_graphs"] for v in variants] == [3, 1, 2]
     assert {v["threads"] for v in variants} == {1}
     assert manifest["computing"] == {
-        "executor": ["eager"],
         "precision": ["float32"],
         "compile": [False],
         "max_graphs": [None, 1, 2],

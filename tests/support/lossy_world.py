@@ -10,7 +10,6 @@ from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.testing import EVERYBODY, SURVIVORS, bits, gone_at, instant
-from sfl_sim.training.batched import Batched
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.timing import Timing
 
@@ -34,8 +33,6 @@ def run(
     for number, clients in enumerate(rounds, start=1):
         simulator.run(method.round(number, clients), number)
         records.append(simulator.take_rows())
-        if isinstance(executor, Batched):
-            executor.finish()
     return method, simulator, records
 
 

@@ -107,10 +107,9 @@ def test_every_method_stays_on_its_device_and_waits_for_nothing(name):
     train({"method": name})
 
 
-@pytest.mark.parametrize("executor", ["eager", "batched"])
 @pytest.mark.parametrize("optimizer", ["sgd", "nag", "adam", "adamw"])
-def test_so_do_executors_and_optimisers(executor, optimizer):
-    train({"method": "splitfed_v1", "train": SMALL["train"] | {"executor": executor, "optimizer": optimizer}})
+def test_so_do_optimisers(optimizer):
+    train({"method": "splitfed_v1", "train": SMALL["train"] | {"optimizer": optimizer}})
 
 
 @pytest.mark.parametrize("codec", [name for name in CODECS if name not in WAITING])

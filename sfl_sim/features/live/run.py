@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 import torch
 
-from sfl_sim.build.build import check_eager
 from sfl_sim.build.setup import Setup, setup_of
 from sfl_sim.engine.choices import find_choice
 from sfl_sim.engine.experiment import Elsewhere, Experiment
@@ -54,7 +53,6 @@ class OfScenario:
 
 def check_live(scenario: Scenario) -> None:
     """Check that a scenario can run on nodes; otherwise raises ScenarioError."""
-    check_eager(scenario, "train.executor")
     clients, own = scenario.clients, "nodes have their own"
     refused: dict[str, tuple[Any, str]] = {
         "clients.availability": (clients.availability, own),

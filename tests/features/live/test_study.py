@@ -113,7 +113,6 @@ def test_calibrate_devices_writes_the_scenario_of_a_live_run(run, tmp_path, caps
         ({"train": {"on_nan": "skip"}}, "train.on_nan: cannot be part of a live run"),
         ({"clients": {"compute": {"jitter": 0.1}}}, "clients.compute.jitter: cannot be part of a live run"),
         ({"wire": {"up": {"kind": "delta"}}}, "wire.up: cannot be part of a live run"),
-        ({"train": {"executor": "batched"}}, "train.executor"),
         ({"clients": {"availability": {"profile": "flash"}}}, "clients.availability: cannot be part of a live run"),
     ],
 )
