@@ -12,14 +12,14 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from sfl_sim.data.batches import ClientData, Images, Rest, check_augmentable
-from sfl_sim.data.loading import Dataset
 from sfl_sim.build.estimate import SecondsPerSample
 from sfl_sim.build.initial import starting
 from sfl_sim.build.losses import build_loss
 from sfl_sim.build.optimisation import counts_of_clients, one_batch_size, optimisation
 from sfl_sim.build.registry import find_codec, find_cut_policy, find_method, find_model, find_order, method_options
 from sfl_sim.build.tiers import build_tiers
+from sfl_sim.data.batches import ClientData, Images, Rest, check_augmentable
+from sfl_sim.data.loading import Dataset
 from sfl_sim.errors import ScenarioError
 from sfl_sim.goals import Goal
 from sfl_sim.methods import METHODS, Method, Task

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfl_sim.build.registry import find_model, named
 from sfl_sim.data.dataset import with_std
 from sfl_sim.data.known import FOR_TIMING, KNOWN
 from sfl_sim.data.loading import Dataset, load
@@ -15,7 +16,6 @@ from sfl_sim.data.own import as_dataset, read_indices
 from sfl_sim.data.partition import check_clients, partition
 from sfl_sim.data.samples import Samples
 from sfl_sim.data.testsets import client_test_sets
-from sfl_sim.build.registry import find_model, named
 from sfl_sim.models.zoo import predicts_tokens
 from sfl_sim.rng import stream
 from sfl_sim.scenario.data import Data, Indices, Partition

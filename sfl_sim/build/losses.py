@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sfl_sim.data.loading import Dataset
 from sfl_sim.build.registry import named
+from sfl_sim.data.loading import Dataset
 from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.goals import Goal
 from sfl_sim.models.losses import LOSSES, ByMean, Loss

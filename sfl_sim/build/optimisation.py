@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from sfl_sim.data.batches import PerClient
 from sfl_sim.build.registry import named
+from sfl_sim.data.batches import PerClient
 from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.models.cuts import by_speed
 from sfl_sim.scenario.sections import BySpeed, Train

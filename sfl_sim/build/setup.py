@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from sfl_sim.data.partition import check_none_empty, cyclic_clients, label_counts, label_order
 from sfl_sim.build.build import build_method, check_targets
 from sfl_sim.build.dealing import deal_data, deal_tests, forget_data
+from sfl_sim.data.partition import check_none_empty, cyclic_clients, label_counts, label_order
 from sfl_sim.methods import Method
 from sfl_sim.rng import stream
 from sfl_sim.scenario.presets import expand

@@ -50,8 +50,9 @@ class OnNan:
         """Check the loss, (), of what is being computed."""
         if self.skips:
             return
+        loss = loss.detach()
         if loss.device.type != "cpu":
-            self._unseen.append((loss.detach(), self._where()))
+            self._unseen.append((loss, self._where()))
         elif not math.isfinite(loss):
             _stop(float(loss), self._where())
 

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sfl_sim import run
-from sfl_sim.runs.cache_key import trial_key
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
+from sfl_sim.runs.cache_key import trial_key
 from sfl_sim.scenario.load import parse
 from sfl_sim.studies.train import check
 

@@ -7,8 +7,8 @@ import pytest
 from pydantic import Field, model_validator
 
 from sfl_sim.build.catalogue import catalogue
-from sfl_sim.engine.experiment import Experiment
 from sfl_sim.build.registry import find_codec, find_method, method_options
+from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS, MethodOptions
 from sfl_sim.scenario.load import parse

@@ -5,8 +5,8 @@ import pytest
 from small_study import TIMING, study
 
 from sfl_sim.build import setup as module
-from sfl_sim.engine.experiment import Experiment
 from sfl_sim.build.setup import Setup, forget, setup_of
+from sfl_sim.engine.experiment import Experiment
 from sfl_sim.runs.trial import Settings
 from sfl_sim.studies.train import run_study
 

@@ -1,0 +1,1 @@
+"""From a scenario to what runs: data, clients, network, method, losses, servers."""
