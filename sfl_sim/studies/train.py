@@ -219,5 +219,5 @@ def check_checkpoints(study: Study, settings: Settings) -> None:
     if settings.checkpoint_jobs is None:
         return
     if any(v.scenario.report.snapshots is not None for v in study.variants):
-        problem = "a run with snapshots cannot be stored within a round"
+        problem = "a run cannot be stored within a round"
         raise ScenarioError(problem, key="--checkpoint-jobs", found="report.snapshots")
