@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -20,8 +20,6 @@ class Iid(Section):
 
 class DominantLabel(Section):
     """Partition in which every client holds mostly one label."""
-
-    removed: ClassVar = {"balance": None}
 
     kind: Literal["dominant_label"] = "dominant_label"
     """Kind of partition."""

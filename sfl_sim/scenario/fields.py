@@ -128,15 +128,6 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
-    removed: ClassVar[Mapping[str, Any]] = {}
-    """Keys of earlier versions, with the defaults that scenarios stored by them name; any other value is refused."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _forget_removed(cls, value: object) -> object:
-        if cls.removed and isinstance(value, Mapping):
-            return {key: one for key, one in value.items() if key not in cls.removed or one != cls.removed[key]}
-        return value
 
 
 class Rated(Section):

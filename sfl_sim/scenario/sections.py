@@ -495,8 +495,6 @@ class Train(Section):
 class Snapshots(Section):
     """Snapshots within rounds: the labels that the global model would know if the round ended now."""
 
-    removed: ClassVar = {"shadow": "average"}
-
     rounds: Annotated[list[Count], Field(min_length=1)]
     """Rounds with snapshots."""
     every: Count | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -26,8 +26,6 @@ class Poisson(Section):
 
 class Bursts(Section):
     """Arrivals in bursts of several requests; the bursts come independently of one another."""
-
-    removed: ClassVar = {"spacing_s": 0.0}
 
     kind: Literal["bursts"] = "bursts"
     """Kind of arrivals."""
@@ -147,8 +145,6 @@ class Batching(Section):
 
 class Serving(Section):
     """Requests to the trained model, and the serving of them: `sfl-sim serve`."""
-
-    removed: ClassVar = {"queue": "fcfs", "priorities": None}
 
     arrivals: Arrivals = Poisson(rate_per_s=1.0)
     """Arrivals of requests at the clients."""

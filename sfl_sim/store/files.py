@@ -89,7 +89,7 @@ def damaged(folder: Path) -> list[str]:
 def _readable(folder: Path) -> set[str]:
     """Return the names that files have which commands read in folders of any kind."""
     described = [table for kind in get_args(Kind) for table in tables(kind).values() if not table.later]
-    stored = {name for table in described for name in (table.file, "" if table.under else table.formerly) if name}
+    stored = {table.file for table in described}
     found = [path for kind in ("safetensors", "json") for path in folder.glob(f"checkpoints/*.{kind}")]
     models = {path.relative_to(folder).as_posix() for path in found}
     return stored | models | {"manifest.json", "scenario.yaml", "whatif.json"}

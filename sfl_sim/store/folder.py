@@ -16,8 +16,8 @@ from sfl_sim.store.lock import Lock
 from sfl_sim.store.tables import concatenate, of_trials
 from sfl_sim.store.trial import FAILURE, SUMMARY, TRACEBACK, Failure, clear, is_whole, read_failure
 
-TRIALS, FORMERLY = "trials", "cells"
-"""Name of the folder of the trials while a run is under way, and its earlier name."""
+TRIALS = "trials"
+"""Name of the folder of the trials while a run is under way."""
 AT_FIRST = {"manifest.json", "manifest.json.part", TRIALS}
 """Names of what a run has written before its first trial has a checkpoint."""
 SEALED = "*.parquet", "*.json", "*.yaml", "checkpoints/*"
@@ -78,8 +78,6 @@ class RunFolder:
             self.out.rename(self.staging)
         for path in self.staging.rglob("*"):
             _refuse_link(path)
-        if (formerly := self.staging / FORMERLY).is_dir():
-            formerly.rename(self.staging / TRIALS)
         self.staging.mkdir(exist_ok=True)
         write_json(self.staging / "manifest.json", {"scenario": self.digest, "status": "running"})
         settle(self.out.parent)

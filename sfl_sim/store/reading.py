@@ -1,4 +1,4 @@
-"""Reader of stored tables, of this version and of older ones."""
+"""Reader of stored tables."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ FURTHER = Column("", "", "value of a column whose name the scenario decides", ab
 
 def file_of(folder: Path, table: Table) -> Path | None:
     """Return the file of a stored table; None if the folder lacks it."""
-    paths = [folder / name for name in (table.file, "" if table.under else table.formerly) if name]
-    return next((path for path in paths if path.is_file()), None)
+    path = folder / table.file
+    return path if path.is_file() else None
 
 
 def read_entries(folder: Path, table: Table) -> list[dict[str, Any]]:
     """Return the rows of a stored table in a JSON file, as they are."""
-    stored = contents(folder / table.file)
-    entries: list[dict[str, Any]] = stored[table.under if table.under in stored else table.formerly]
+    entries: list[dict[str, Any]] = contents(folder / table.file)[table.under]
     return entries
 
 
@@ -73,8 +72,7 @@ def _rows(path: Path, columns: Sequence[str], where: dict[str, object]) -> pd.Da
             problem = f"{path.name} says that it has {n_rows:,} rows in {size_bytes:,} bytes, which no run has written"
             raise ScenarioError(problem, key="run", found=str(path.parent))
         stored = file.schema_arrow.names
-        is_older = "axis_0" in stored
-        known = [column for column in stored if not columns or is_older or column in columns]
+        known = [column for column in stored if not columns or column in columns]
         groups = list(range(file.num_row_groups))
         if "variant" in where:
             place = stored.index("variant")
@@ -84,7 +82,7 @@ def _rows(path: Path, columns: Sequence[str], where: dict[str, object]) -> pd.Da
     for column, value in where.items():
         rows = rows.filter(pc.equal(rows[column], value))
     frame: pd.DataFrame = rows.select(known).to_pandas()
-    return _with_values(frame, path.parent) if is_older else frame
+    return frame
 
 
 def _may_hold(statistics: pq.Statistics | None, value: object) -> bool:
@@ -105,11 +103,3 @@ def as_stored(values: Sequence[Any]) -> list[Any]:
     if are_numbers(values):
         return list(values)
     return [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
-
-
-def _with_values(frame: pd.DataFrame, folder: Path) -> pd.DataFrame:
-    """Replace `axis_0`, `axis_1`, ..., which older what-ifs hold, by the values that they count, under their keys."""
-    for number, axis in enumerate(contents(folder / "whatif.json")["axes"]):
-        values = as_stored(axis["values"])
-        frame[axis["key"]] = [values[index] for index in frame.pop(f"axis_{number}")]
-    return frame

@@ -72,7 +72,6 @@ class Table:
     further: str = ""
     only: str = ""
     absent: bool = False
-    formerly: str = ""
     whole: bool = False
     later: bool = False
 

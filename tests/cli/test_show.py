@@ -10,7 +10,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from command import sfl_sim
-from synthetic_whatif import make_older
 
 import sfl_sim as package
 from sfl_sim.build.catalogue import catalogue
@@ -292,12 +291,9 @@ def test_the_page_of_a_run_is_opened_by_folder_or_by_name(tmp_path, monkeypatch,
     assert "RUN: has no page (found 'nothing'" in capsys.readouterr().err
 
 
-def test_an_older_what_if_is_opened_asked_again_and_refused_where_a_run_is_needed(scenario, capsys):
+def test_a_what_if_is_asked_again_and_refused_where_a_run_is_needed(scenario, capsys):
     question = ("whatif", scenario, "--vary", "server.workers=1,2", "--set", "grid={}", "--out", "asked", "-q")
     sfl_sim(*question)
-    newer = package.load("asked").points.drop(columns=["assistants_s", "backbone_s", "idle_s"])
-    make_older(Path("asked"))
-    pd.testing.assert_frame_equal(package.load("asked").points[[*newer]], newer)
     capsys.readouterr()
     for command in ("report --export=tables", "reprice", "landscape", "mlflow", "serve"):
         sfl_sim(*command.split(), "asked", code=2)

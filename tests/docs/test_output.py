@@ -16,7 +16,6 @@ def in_words(table):
         f"It stands under `{table.under}`." * bool(table.under),
         f"Only with {table.only}." * bool(table.only),
         f"Besides: {table.further}." * bool(table.further),
-        f"In older folders: `{table.formerly}`." * bool(table.formerly),
     ]
     lines = [
         f"#### `{table.file}`",

@@ -101,14 +101,6 @@ def test_the_page_shows_every_variant_and_its_width(frames: Frames, points: pd.D
     assert "http" not in page[page.index("<body>") :].replace("http://www.w3.org", "")
 
 
-def test_a_table_of_before_widths_were_stored_gives_the_same_page(
-    frames: Frames, points: pd.DataFrame, tmp_path: Path
-) -> None:
-    older = write_landscape(frames, points.drop(columns="width"), tmp_path / "older.html")
-    newer = write_landscape(frames, points, tmp_path / "newer.html")
-    assert older.read_text(encoding="utf-8") == newer.read_text(encoding="utf-8")
-
-
 def test_a_model_that_diverged_has_a_dash(frames: Frames, points: pd.DataFrame, tmp_path: Path) -> None:
     lost = points["variant"] == frames.variants[0].name
     points = with_widths(points.assign(loss=points["loss"].mask(lost)))

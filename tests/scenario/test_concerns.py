@@ -29,7 +29,7 @@ def scenario(**sections):
         ("train.max_graphs", Concern.COMPUTING),
         ("train.precision", Concern.LEARNING),
         ("method.an_option", Concern.LEARNING),
-        ("a key of an older version", Concern.LEARNING),
+        ("a key that nobody knows", Concern.LEARNING),
     ],
 )
 def test_a_key_concerns_what_its_field_or_else_its_section_says(key, concern):

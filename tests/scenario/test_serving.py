@@ -79,12 +79,6 @@ def test_another_kind_in_the_grid_does_not_keep_the_options_of_the_first():
     assert poisson.arrivals == Poisson(rate_per_s=5)
 
 
-def test_a_scenario_that_an_earlier_version_stored_names_the_defaults_of_keys_that_are_gone():
-    stored = {"queue": "fcfs", "priorities": None, "arrivals": {"kind": "bursts", "rate_per_s": 1, "spacing_s": 0.0}}
-    (serving,) = sections(stored)
-    assert serving == Serving(arrivals=Bursts(rate_per_s=1))
-
-
 def test_a_scenario_with_a_serving_section_reads_back_equal_and_the_command_line_can_begin_one(tmp_path):
     scenario = Scenario(serving=Serving(threshold=FixedThreshold(entropy=[0.1, 0.2]), exit_probability=0.7))
     path = tmp_path / "served.yaml"

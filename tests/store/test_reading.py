@@ -1,6 +1,5 @@
-"""Folders of this version and of older ones read alike, column by column as the schema says."""
+"""Stored tables are read column by column as the schema says."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +10,7 @@ import pytest
 from sfl_sim.errors import ScenarioError
 from sfl_sim.store.columns import BREAKDOWN, OP_COLUMNS
 from sfl_sim.store.files import contents, read_regular
-from sfl_sim.store.reading import as_stored, read_entries, read_table
+from sfl_sim.store.reading import as_stored, read_table
 from sfl_sim.store.schema import tables
 
 RUN = tables("run")
@@ -25,16 +24,6 @@ def test_the_schema_has_what_the_code_knows_by_name():
     for kind in ("run", "serving", "whatif"):
         for table in tables(kind).values():
             assert all(column.meaning for column in table.columns.values())
-
-
-def test_tables_are_read_under_their_older_names(tmp_path):
-    lost = pd.DataFrame({"variant": ["a", "b"], "seed": 0, "client": [3, 4]})
-    lost.to_parquet(tmp_path / "losses.parquet")
-    (tmp_path / "serving.json").write_text(json.dumps({"cells": [{"variant": "a"}]}))
-    assert read_table(tmp_path, RUN["dropouts"], variant="b")["client"].tolist() == [4]
-    assert read_entries(tmp_path, tables("serving")["trials"]) == [{"variant": "a"}]
-    lost.tail(1).to_parquet(tmp_path / "dropouts.parquet")
-    assert read_table(tmp_path, RUN["dropouts"])["client"].tolist() == [4]
 
 
 def test_a_column_that_a_folder_lacks_is_unknown_or_what_it_was_before_it_could_be_anything_else(tmp_path):
@@ -57,17 +46,6 @@ def test_only_numbers_are_stored_as_numbers():
     assert as_stored([1, "fc"]) == ["1", "fc"]
     assert as_stored([None, "bus", {"kind": "iid"}]) == ["null", "bus", '{"kind": "iid"}']
     assert as_stored([True, False]) == ["true", "false"]
-
-
-def test_a_what_if_that_counts_its_values_is_read_with_the_values_under_their_keys(tmp_path):
-    axes = [{"key": "model.cut", "values": [4, 2]}, {"key": "server.order", "values": ["fcfs", "cyclic"]}]
-    (tmp_path / "whatif.json").write_text(json.dumps({"axes": axes}))
-    points = pd.DataFrame({"series": "a", "seed": 0, "axis_0": [0, 1], "axis_1": [1, 1], "round_s": [2.0, 1.0]})
-    points.to_parquet(tmp_path / "points.parquet")
-    found = read_table(tmp_path, tables("whatif")["points"])
-    assert found["model.cut"].tolist() == [4, 2]
-    assert found["server.order"].tolist() == ["cyclic", "cyclic"]
-    assert not any(name.startswith("axis_") for name in found)
 
 
 def test_a_table_of_more_rows_than_bytes_is_refused_before_it_fills_memory(tmp_path):

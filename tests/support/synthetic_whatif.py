@@ -114,18 +114,6 @@ def write_whatif(folder: Path, world: World) -> Path:
     return folder
 
 
-def make_older(folder: Path) -> None:
-    """Write the tables of a what-if as they were: places on numbered axes, and nothing of assistants."""
-    axes = json.loads((folder / "whatif.json").read_text())["axes"]
-    for path in folder.glob("*.parquet"):
-        table = pd.read_parquet(path)
-        for number, axis in enumerate(axes):
-            if axis["key"] in table:
-                table[f"axis_{number}"] = table.pop(axis["key"]).map(as_stored(axis["values"]).index)
-        table.drop(columns=["assistants_s", "backbone_s", "idle_s"], errors="ignore").to_parquet(path, index=False)
-    (folder / "SHA256SUMS").unlink(missing_ok=True)
-
-
 def _fleet(world: World, chosen: dict[str, Any], seed: int, burden: float) -> dict[str, Any]:
     """The clients at one point: each computes, sends, queues, is served, receives, and waits for the slowest."""
     cut = int(chosen.get("model.cut", 4))

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from sfl_sim.metrics.landscape import TOLERATED_RISE, rise, with_widths
+from sfl_sim.metrics.landscape import TOLERATED_RISE, rise
 from sfl_sim.report import figures, style
 from sfl_sim.report.about import setup_in_words, warnings
 from sfl_sim.report.display import over_seeds, percent, plural
@@ -43,12 +43,11 @@ def write_landscape(frames: Frames, points: pd.DataFrame, out: Path) -> Path:
     """Write the page to the file `out` and return its path.
 
     Args:
-        points: rows of landscape.parquet; those of an older one get their widths here.
+        points: rows of landscape.parquet.
 
     Raises:
         ScenarioError: the page cannot be written.
     """
-    points = points if "width" in points else with_widths(points)
     lines, planes = (
         [(variant, _of(variant, rows)) for variant in frames.variants]
         for rows in (points[points["slice"] == "line"], points[points["slice"] == "plane"])

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from read_table import read, said
 from rich.console import Console
-from synthetic_whatif import BANDWIDTHS, CUTS, Vary, World, make_older, write_whatif
+from synthetic_whatif import BANDWIDTHS, CUTS, Vary, World, write_whatif
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.features.whatif.figures import firsts, intervals
@@ -266,15 +266,6 @@ def test_it_tells_of_no_seed_and_of_no_bandwidth_that_it_has_not_walked(tmp_path
     (best,) = headlines_of(folder)
     assert "takes the least time" in best
     assert not re.search("median|nan", best)
-
-
-def test_a_folder_of_before_tables_held_the_values_gives_the_same_page_and_the_same_table(tmp_path: Path) -> None:
-    axes = (FEW_CUTS, Vary("server.order", ("fcfs", "cyclic"), base=1), Vary("server.speedup", (1000.0, 10.0), base=0))
-    folder = write_whatif(tmp_path / "older", replace(SMALL, axes=axes, trained=(0, 1), draws=2))
-    newer = page_of(folder), in_terminal(folder)
-    make_older(folder)
-    assert {"axis_0", "axis_1", "axis_2"} < set(pd.read_parquet(folder / "draws.parquet"))
-    assert (page_of(folder), in_terminal(folder)) == newer
 
 
 def test_a_table_without_an_axis_is_refused_in_one_line(tmp_path: Path) -> None:
