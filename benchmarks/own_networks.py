@@ -1,4 +1,4 @@
-"""Predicted times of networks in torch on the machine that runs this, after calibration with sfl-sim measure.
+"""Predicted times of networks in torch on the machine that runs this, after calibration with sfl-sim devices measure.
 
     python -m benchmarks.own_networks            from the rows in profiles/measurements/own_networks.csv
     python -m benchmarks.own_networks --measure  measures them anew here, in some minutes
@@ -29,9 +29,9 @@ NETWORKS = ("lenet5", "cnn_small", "cnn8", "mobilenet_v1", "mobilenet_v2", "resn
 BATCHES = (1, 4, 16)
 HEADER = (
     "# what: seconds of networks and of their parts on one machine, and the work that is priced\n"
-    "# source: measured for this project by benchmarks/own_networks.py with sfl-sim measure, torch {torch}, {threads}"
-    " threads of a virtual machine (AMD EPYC)\n"
-    "# unit: ms of a mini-batch; columns of work as sfl-sim calibrate-devices reads them\n"
+    "# source: measured for this project by benchmarks/own_networks.py with sfl-sim devices measure, torch {torch}, "
+    "{threads} threads of a virtual machine (AMD EPYC)\n"
+    "# unit: ms of a mini-batch; columns of work as sfl-sim devices fit reads them\n"
     "# caution: one machine, whose own times differ by up to a half between runs of small networks\n"
 )
 

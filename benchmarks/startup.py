@@ -23,12 +23,12 @@ from benchmarks.pairs import alternate, ratio
 COMMANDS = [
     "--help",
     "list methods",
-    "schema",
-    "validate heterogeneous_bw --no-data",
+    "list schema",
+    "check heterogeneous_bw --no-data",
     "heterogeneous_bw --set train.roundz=3",
     "heterogeneous_bw --set model.name=cnn_smal",
-    "model resnet18",
-    "validate heterogeneous_bw",
+    "list layers resnet18",
+    "check heterogeneous_bw",
 ]
 SCENARIOS = {  # overrides
     "heterogeneous_bw": [],

@@ -77,13 +77,14 @@ EXAMPLES = {
 """Examples of keys that neither a page of this site nor a shipped scenario gives."""
 SCENARIO_INTRO = """# Scenario keys
 
-Every key of a scenario file, with its default, its unit and an example. `sfl-sim schema` prints the same as a JSON
+Every key of a scenario file, with its default, its unit and an example. `sfl-sim list schema` prints the same as a JSON
 Schema, with which editors complete and check. A dot leads into a section: `train.rounds` in a grid or after `--set` is
 the key `rounds` of the section `train`. Keys that do not exist, and values that do not fit, are errors."""
 TABLE = "| key | default | what it is | example |\n|---|---|---|---|"
 COMMANDS_INTRO = """# Commands
 
 What `sfl-sim COMMAND --help` says. `sfl-sim SCENARIO.yaml` is short for `sfl-sim run SCENARIO.yaml`.
+With any command, `--debug` shows tracebacks, and `--allow-code` allows a scenario to run your own Python code.
 Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted."""
 LINK = re.compile(r"(\[[^\]\n]*\])\(([^)#:\s]+\.\w+|[^)#:\s]+/)(#[^)\s]*)?\)")
 
@@ -250,10 +251,19 @@ def method_lines(options: dict[str, Any]) -> Iterator[str]:
             yield f"| [{name}](../methods/{name}.md) | `{key}` | {default_of(node)} | {about} |"
 
 
+def commands_of(group: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the name of each command, and the command: of a group those below it, as `list methods`."""
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_of(command, f"{word} ")
+        else:
+            yield f"{name}{word}", command
+
+
 def commands_page() -> str:
     """Write the reference of commands from the command line itself."""
     lines = [COMMANDS_INTRO]
-    for name, command in sorted(typer.main.get_command(app).commands.items()):
+    for name, command in sorted(commands_of(typer.main.get_command(app))):
         lines += ["", f"## sfl-sim {name}", "", command.help or "", "", "| | default | |", "|---|---|---|"]
         for given in command.params:
             is_option = given.param_type_name == "option"

@@ -65,7 +65,7 @@ PICTURES = {
     ),
     "exits": Picture("sfl-sim serve serving/early_exit", "serving_early_exit-serving/serving.html", "Under load", 560),
     "partition": Picture(
-        "sfl-sim partition heterogeneous_bw", "heterogeneous_bw-partition.html", "Labels held by each client", 620
+        "sfl-sim check heterogeneous_bw --partition reports/who.html", "who.html", "Labels held by each client", 620
     ),
 }
 

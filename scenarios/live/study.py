@@ -29,7 +29,7 @@ SCENARIOS = "live/digits", "live/fashion"
 CALIBRATES = "splitfed_v2, cut=1"
 """The variant by which devices, links and server are calibrated."""
 COSTS = "macs", "measured"
-"""MACs alone, and costs of calls, moved data and weights that `sfl-sim measure` tells of this machine and network."""
+"""MACs alone, and costs of calls, moved data and weights that `devices measure` tells of this machine and network."""
 BUSY = {"server.macs_per_s": 1.0e8}
 """A server that is five times slower, so that jobs wait for it."""
 
@@ -116,8 +116,20 @@ def costs_of(reports: Path, scenario: str) -> Path:
     name = scenario.replace("/", "_")
     rows, devices = reports / f"{name}_parts.csv", reports / f"{name}_devices.csv"
     if not devices.exists():
-        measure = ["measure", scenario, "--name", "here", "--cuts", "1,2,3", "--batches", "8,32", "--threads", "1"]
-        for command in ([*measure, "--out", str(rows)], ["calibrate-devices", str(rows), "--out", str(devices)]):
+        measure = [
+            "devices",
+            "measure",
+            scenario,
+            "--name",
+            "here",
+            "--cuts",
+            "1,2,3",
+            "--batches",
+            "8,32",
+            "--threads",
+            "1",
+        ]
+        for command in ([*measure, "--out", str(rows)], ["devices", "fit", str(rows), "--out", str(devices)]):
             subprocess.run([sys.executable, "-m", "sfl_sim", *command], check=True)
     return devices.with_name(f"{devices.stem}_cost.csv")
 

@@ -1,4 +1,4 @@
-"""What a scenario may name: for `sfl-sim list` and `sfl-sim schema`, and for errors in a scenario.
+"""What a scenario may name: for `sfl-sim list` and `sfl-sim list schema`, and for errors in a scenario.
 
 Methods, models, data sets, ... are described where they are written. That code imports torch, which takes seconds, so
 descriptions are read from catalogue.json instead. `python -m sfl_sim.build.catalogue` writes this file anew, and a

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import typer
+from typer.main import get_group
 
 from sfl_sim.cli import ask, on_machines, run, show  # noqa: F401  (they register their commands)
 from sfl_sim.cli.app import Interrupted, app, say
@@ -31,13 +32,15 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # click's, which ne
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the console script."""
-    arguments = [*map(_without_tilde, sys.argv[1:] if argv is None else argv)]
-    commands = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    if arguments and arguments[0] not in commands | {"--help", "-h", "--version"}:
-        arguments.insert(0, "run")
-    debug = "--debug" in arguments
+    given = [*map(_without_tilde, sys.argv[1:] if argv is None else argv)]
+    debug, allowed = "--debug" in given, "--allow-code" in given
+    arguments = [argument for argument in given if argument not in ("--debug", "--allow-code")]
+    commands = get_group(app).commands
+    live = arguments[:1] == ["live"]
+    words = get_group(on_machines.live).commands if live else commands
+    if arguments[live:] and arguments[live] not in {*words, "--help", "-h", "--version"}:
+        arguments.insert(live, "run")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` keeps what there is, as Ctrl-C does
-    allowed = "--allow-code" in arguments
     try:
         with _modules_from_here(allowed), _reasons_shown(debug), permitted(Permission(everything=allowed)):
             if app(arguments, standalone_mode=False) == INTERRUPTED:  # newer versions of typer catch Ctrl-C themselves
@@ -51,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except ScenarioError as error:
         _fail(str(error), 2, error if debug else None)
     except UsageError as error:
-        if not arguments:
+        if not (arguments and str(error)):
             raise SystemExit(2) from error  # the help has been shown
         _fail(_usage(error), 2)
     except Exception as error:

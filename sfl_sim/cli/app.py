@@ -26,7 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Simulate split federated learning: real PyTorch training in simulated-time order.\n\n"
-    "`sfl-sim SCENARIO.yaml` runs a scenario; it is short for `sfl-sim run SCENARIO.yaml`.",
+    "`sfl-sim SCENARIO.yaml` runs a scenario; it is short for `sfl-sim run SCENARIO.yaml`.\n\n"
+    "With any command: --debug shows tracebacks, and why the event loop is used; "
+    "--allow-code allows a scenario to run your own Python code.",
 )
 
 ScenarioFile = Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped scenario.")]
@@ -62,8 +64,6 @@ Plotly = Annotated[
     Literal["embedded", "directory"],
     typer.Option(help="Where the 5 MB that draw figures are: in the page, or once beside all pages of a folder."),
 ]
-AllowCode = Annotated[bool, typer.Option("--allow-code", help="Allow a scenario to run your own Python code.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks, and why the event loop is used.")]
 
 
 class Terminal(Console):
@@ -87,13 +87,14 @@ def _harmless(text: str) -> str:
     return text if text.isprintable() else re.sub(r"[^\n\u00a0]+", lambda part: in_one_line(part[0]), text)
 
 
-def place_of_page(page: Path, suffix: str = ".html", *beside: str) -> Path:
+def place_of_page(page: Path, suffix: str = ".html", *beside: str, key: str = "--out") -> Path:
     """Return the path of a page. Raises ScenarioError, before anything is computed, if it cannot be written there.
 
     Args:
         page: its path.
         suffix: its suffix.
         beside: suffixes of the files that are written beside it.
+        key: the option that names it.
     """
     from sfl_sim.store.files import sealed  # imports pandas
 
@@ -102,19 +103,19 @@ def place_of_page(page: Path, suffix: str = ".html", *beside: str) -> Path:
         if page.exists() and not page.is_file():  # a device would be replaced by the page
             raise OSError(errno.EINVAL, "Is a directory" if page.is_dir() else "Is no regular file")
         if page.suffix != suffix:
-            raise ScenarioError(f"must end in {suffix}", key="--out", found=str(page))
+            raise ScenarioError(f"must end in {suffix}", key=key, found=str(page))
         written = {page.with_suffix(each).name for each in (suffix, *beside)}
         if replaced := written & sealed(page.parent):
-            raise ScenarioError(f"would replace {replaced.pop()} of the run there", key="--out", found=str(page))
+            raise ScenarioError(f"would replace {replaced.pop()} of the run there", key=key, found=str(page))
         part = page.with_name(page.name + ".part")
         page.parent.mkdir(parents=True, exist_ok=True)
         part.unlink(missing_ok=True)  # a link would be followed
         part.touch()
         part.unlink()
     except OSError as error:
-        raise ScenarioError(f"cannot be written: {error.strerror}", key="--out", found=str(page)) from error
+        raise ScenarioError(f"cannot be written: {error.strerror}", key=key, found=str(page)) from error
     except UnicodeEncodeError as error:
-        raise ScenarioError("is not UTF-8 text", key="--out", found=str(page)) from error
+        raise ScenarioError("is not UTF-8 text", key=key, found=str(page)) from error
     return page
 
 
@@ -161,6 +162,24 @@ def conclude(
         say(outcome.folder)
     if outcome.status == "interrupted":
         raise Interrupted
+
+
+def conclude_trials(train: Callable[[], Outcome], *, quiet: bool, plotly: str = "embedded") -> None:
+    """Conclude a run. Raises TrialsFailed if trials failed, after what the others gave has been shown."""
+    from sfl_sim.studies.launch import TrialsFailed
+
+    failure = None
+    try:
+        outcome = train()
+    except TrialsFailed as error:
+        if error.outcome is None:
+            raise
+        outcome, failure = error.outcome, error
+    from sfl_sim.report.terminal import results_in_terminal
+
+    conclude(outcome, "report.html", None if quiet else results_in_terminal, plotly)
+    if failure:
+        raise failure
 
 
 def _version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""Commands that answer questions without training: what-if, reprice, advise, calibrate-devices."""
+"""Commands that answer questions without training: whatif, reprice, advise, devices."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Annotated
 import typer
 
 from sfl_sim.cli.app import (
-    AllowCode,
-    Debug,
     Device,
     Overrides,
     ScenarioFile,
@@ -26,6 +24,8 @@ from sfl_sim.cli.app import (
 )
 from sfl_sim.errors import ScenarioError, blamed_on
 
+devices = typer.Typer(no_args_is_help=True)
+app.add_typer(devices, name="devices", help="Rates and costs of your own devices and links.")
 DRAWS = 50
 """Default number of drawn systems."""
 
@@ -51,8 +51,6 @@ def whatif(
         int | None, typer.Option(min=2, help="Number of these systems, with --uncertainty; by default 50.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
-    allow_code: AllowCode = False,
-    debug: Debug = False,
 ) -> None:
     """Time the rounds of a scenario, without training, at all combinations of what varies.
 
@@ -83,8 +81,6 @@ def reprice(
     overrides: Overrides = [],
     out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-repriced.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the report.")] = False,
-    allow_code: AllowCode = False,
-    debug: Debug = False,
 ) -> None:
     """Time a stored run again with other devices, links or server, and say whether what it learned still holds.
 
@@ -113,8 +109,6 @@ def advise(
     ] = None,
     runs: Annotated[list[Path], typer.Option("--run", help="The folder of a recorded run.")] = [],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only what to paste.")] = False,
-    allow_code: AllowCode = False,
-    debug: Debug = False,
 ) -> None:
     """Choose the cuts with the shortest rounds, by the clock alone.
 
@@ -136,7 +130,7 @@ def advise(
         say(line)
 
 
-@app.command()
+@devices.command()
 def measure(
     scenario: ScenarioFile,
     overrides: Overrides = [],
@@ -155,12 +149,10 @@ def measure(
         typer.Option(help="Measure nothing: write a ? for each time, to be replaced by what another runtime took."),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the table.")] = False,
-    allow_code: AllowCode = False,
-    debug: Debug = False,
 ) -> None:
-    """Measure a scenario's network on this machine, whole and in parts, for sfl-sim calibrate-devices.
+    """Measure a scenario's network on this machine, whole and in parts, for sfl-sim devices fit.
 
-    Example: sfl-sim measure heterogeneous_bw --name "Raspberry Pi 5" --out pi.csv
+    Example: sfl-sim devices measure heterogeneous_bw --name "Raspberry Pi 5" --out pi.csv
     """
     from sfl_sim.scenario.load import training
 
@@ -194,12 +186,12 @@ def _cut(text: str) -> int | str:
     return int(text) if text.strip().isdecimal() else text.strip()
 
 
-@app.command("calibrate-devices")
-def calibrate_devices(
+@devices.command()
+def fit(
     measured: Annotated[
         Path,
         typer.Argument(
-            help="CSV file: rows of sfl-sim measure; or device, network or macs, forward_ms, step_ms. Or the folder of "
+            help="CSV file: rows of devices measure; or device, network or macs, forward_ms, step_ms. Or the folder of "
             "a live run."
         ),
     ],
@@ -217,11 +209,10 @@ def calibrate_devices(
             "has measured, by default calibrated.yaml."
         ),
     ] = None,
-    debug: Debug = False,
 ) -> None:
     """Fit rates, training factors and costs of your own devices to measured times; write profiles of them.
 
-    Example: sfl-sim calibrate-devices measured.csv --out phones.csv
+    Example: sfl-sim devices fit measured.csv --out phones.csv
     """
     if measured.is_dir():
         _calibrate_live(measured, cost, out or Path("calibrated.yaml"))
@@ -262,9 +253,7 @@ def _calibrate_live(run: Path, cost: str | None, out: Path) -> None:
 
     place = place_of_page(out, ".yaml")
     found = calibrate_live(run, cost)
-    header = (
-        f"# Rates of devices, links and server as measured in the live run {run.name} (sfl-sim calibrate-devices).\n"
-    )
+    header = f"# Rates of devices, links and server as measured in the live run {run.name} (sfl-sim devices fit).\n"
     write_file(place, (header + dump_study(found.study)).encode())
     for node, kind, part, lasts_s, priced_s, ratio in found.errors.itertuples(index=False):
         what = f"{node} {kind}" + (f" {part}" if part else "")
@@ -272,7 +261,7 @@ def _calibrate_live(run: Path, cost: str | None, out: Path) -> None:
     say(str(place))
 
 
-@app.command()
+@devices.command()
 def convert(
     form: Annotated[
         str,
@@ -282,21 +271,20 @@ def convert(
     ],
     files: Annotated[list[Path], typer.Argument(help="The files, or a folder of them.")],
     out: Annotated[Path, typer.Option(help="The folder to write the profiles to.")] = Path("converted"),
-    debug: Debug = False,
 ) -> None:
     """Make profiles of links, devices and availability from measurements in the forms in which others publish them.
 
-    Example: sfl-sim convert mahimahi Verizon-LTE-driving.up Verizon-LTE-driving.down --out verizon
+    Example: sfl-sim devices convert mahimahi Verizon-LTE-driving.up Verizon-LTE-driving.down --out verizon
     """
     from sfl_sim.features.devices.convert import FORMS
     from sfl_sim.features.devices.convert import convert as converted
 
     if form not in FORMS:
-        raise ScenarioError("no such form", key="convert", found=form, allowed=list(FORMS))
+        raise ScenarioError("no such form", key="devices convert", found=form, allowed=list(FORMS))
     inside = [sorted(each.iterdir()) if each.is_dir() else [each] for each in files]
     named = [each for each in chain.from_iterable(inside) if each.is_file() and not each.name.startswith(".")]
     if not named:
-        raise ScenarioError("no such file", key="convert", found=str(files[0]))
+        raise ScenarioError("no such file", key="devices convert", found=str(files[0]))
     by_key: dict[str, list[str]] = {}
     for found in converted(form, named, out):
         by_key.setdefault(found.key, []).append(found.name)

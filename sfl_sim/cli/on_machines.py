@@ -1,31 +1,36 @@
-"""Commands that run a scenario on real machines, and look at what came out: live, agent, compare."""
+"""Commands that run a scenario on real machines, and look at what came out: live, compare."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sfl_sim.cli.app import (
-    AllowCode,
-    Debug,
     Overrides,
     Plotly,
     ScenarioFile,
     Terminal,
     app,
-    conclude,
+    conclude_trials,
     place_of_page,
     read_study,
     say,
     say_page,
 )
 from sfl_sim.errors import ScenarioError, blamed_on
+from sfl_sim.scenario.own_code import permission
+
+if TYPE_CHECKING:
+    from sfl_sim.studies.launch import Outcome
+
+live = typer.Typer(no_args_is_help=True)
+app.add_typer(live, name="live", help="Run a scenario on real processes or machines: sfl-sim live SCENARIO.")
 
 
-@app.command()
-def live(
+@live.command()
+def run(
     scenario: ScenarioFile,
     overrides: Overrides = [],
     out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>_live.")] = None,
@@ -37,7 +42,7 @@ def live(
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Wait there for agents, which you start with sfl-sim agent."),
+        typer.Option(metavar="HOST:PORT", help="Wait there for agents, which you start with sfl-sim live agent."),
     ] = None,
     key: Annotated[
         Path | None, typer.Option(help="With --listen, the file of the key that agents show; written if it is new.")
@@ -49,8 +54,6 @@ def live(
     threads: Annotated[int, typer.Option(min=1, help="Threads of a node.")] = 1,
     plotly: Plotly = "embedded",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the report.")] = False,
-    allow_code: AllowCode = False,
-    debug: Debug = False,
 ) -> None:
     """Run a scenario on real processes, one for each client and one for the server, and measure what it takes.
 
@@ -61,38 +64,28 @@ def live(
     from sfl_sim.features.live.study import Nodes
     from sfl_sim.features.live.study import live as run_live
     from sfl_sim.scenario.load import training
-    from sfl_sim.studies.launch import TrialsFailed
 
-    nodes, failure = Nodes(listen, key, address), None
-    with progress(Terminal(stderr=True), quiet) as notify:
-        try:
-            outcome = run_live(training(study), out, nodes=nodes, emulate=emulate, threads=threads, notify=notify)
-        except TrialsFailed as error:
-            if error.outcome is None:
-                raise
-            outcome, failure = error.outcome, error
-    from sfl_sim.report.terminal import results_in_terminal
+    def train() -> Outcome:
+        nodes = Nodes(listen, key, address)
+        with progress(Terminal(stderr=True), quiet) as notify:
+            return run_live(training(study), out, nodes=nodes, emulate=emulate, threads=threads, notify=notify)
 
-    conclude(outcome, "report.html", None if quiet else results_in_terminal, plotly)
-    if failure:
-        raise failure
+    conclude_trials(train, quiet=quiet, plotly=plotly)
 
 
-@app.command()
+@live.command()
 def agent(
     server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where sfl-sim live listens.")],
     client: Annotated[int, typer.Option(min=0, help="Which client this machine is, from 0.")],
     key: Annotated[Path, typer.Option(help="The file of the key, a copy of the driver's.")],
-    allow_code: AllowCode = False,
-    debug: Debug = False,
 ) -> None:
     """Be a client of a live run, on the machine where it is called.
 
-    Example: sfl-sim agent --server 192.168.1.10:5555 --client 3 --key run.key
+    Example: sfl-sim live agent --server 192.168.1.10:5555 --client 3 --key run.key
     """
     from sfl_sim.features.live.study import agent as be_agent
 
-    be_agent(server, client, key, allow_code=allow_code)
+    be_agent(server, client, key, allow_code=permission().everything)
     say("the run is over")
 
 
@@ -110,8 +103,6 @@ def compare(
         Path | None, typer.Option(help="The page; by default compared.html in the live run's folder.")
     ] = None,
     plotly: Plotly = "embedded",
-    allow_code: AllowCode = False,
-    debug: Debug = False,
 ) -> None:
     """Lay a live run beside a simulated one: rounds, operations, waiting, order of service and bytes.
 

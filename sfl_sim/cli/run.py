@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sfl_sim.cli.app import (
-    AllowCode,
-    Debug,
     Device,
     Jobs,
     Overrides,
@@ -20,9 +18,13 @@ from sfl_sim.cli.app import (
     Vary,
     app,
     conclude,
+    conclude_trials,
     read_study,
     say_page,
 )
+
+if TYPE_CHECKING:
+    from sfl_sim.studies.launch import Outcome
 
 
 @app.command()
@@ -59,8 +61,6 @@ def run(
     ] = [],
     plotly: Plotly = "embedded",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the report.")] = False,
-    allow_code: AllowCode = False,
-    debug: Debug = False,
 ) -> None:
     """Run a scenario and write its report.
 
@@ -70,7 +70,6 @@ def run(
     from sfl_sim.cli.progress import progress, show_calibration
     from sfl_sim.runs.trial import Settings
     from sfl_sim.scenario.load import training
-    from sfl_sim.studies.launch import TrialsFailed
     from sfl_sim.studies.loggers import logging
     from sfl_sim.studies.train import run_study
 
@@ -90,19 +89,12 @@ def run(
     if calibrate:
         show_calibration(study, settings, console, Terminal(soft_wrap=True))
         return
-    failure = None
-    with progress(console, quiet) as shown, logging(log, shown) as notify:
-        try:
-            outcome = run_study(study, out, settings, notify)
-        except TrialsFailed as error:
-            if error.outcome is None:
-                raise
-            outcome, failure = error.outcome, error
-    from sfl_sim.report.terminal import results_in_terminal
 
-    conclude(outcome, "report.html", None if quiet else results_in_terminal, plotly)
-    if failure:
-        raise failure
+    def train() -> Outcome:
+        with progress(console, quiet) as shown, logging(log, shown) as notify:
+            return run_study(study, out, settings, notify)
+
+    conclude_trials(train, quiet=quiet, plotly=plotly)
 
 
 @app.command()
@@ -118,8 +110,6 @@ def benchmark(
     device: Device = "auto",
     plotly: Plotly = "embedded",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
-    allow_code: AllowCode = False,
-    debug: Debug = False,
 ) -> None:
     """Compare methods: each is tuned alike, trained with new seeds and timed on several links. It goes on if repeated.
 
@@ -151,8 +141,6 @@ def privacy(
     device: Device = "auto",
     plotly: Plotly = "embedded",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
-    allow_code: AllowCode = False,
-    debug: Debug = False,
 ) -> None:
     """Train a scenario at all combinations of what varies, and show what the cut gives away of the clients' samples.
 
@@ -192,8 +180,6 @@ def serve(
     device: Device = "auto",
     plotly: Plotly = "embedded",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
-    allow_code: AllowCode = False,
-    debug: Debug = False,
 ) -> None:
     """Serve requests with the trained model of a scenario, and write the report of latency and accuracy.
 

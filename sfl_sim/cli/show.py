@@ -12,8 +12,6 @@ import typer
 from rich.table import Table
 
 from sfl_sim.cli.app import (
-    AllowCode,
-    Debug,
     Device,
     Overrides,
     Plotly,
@@ -32,6 +30,12 @@ from sfl_sim.installed import is_of_library
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from sfl_sim.scenario.load import Study
+
+lists = typer.Typer(no_args_is_help=True)
+app.add_typer(lists, name="list", help="List what a scenario may name, its keys, and what a model's layers cost.")
+LISTS = ("methods", "models", "datasets", "partitions", "orders", "codecs", "profiles", "scenarios")
+"""What a scenario may name."""
 PAGES = ("report.html", "serving.html", "whatif.html")
 """Pages of a run, a serving and a what-if."""
 
@@ -53,7 +57,6 @@ def report(
         ),
     ] = None,
     plotly: Plotly = "embedded",
-    debug: Debug = False,
 ) -> None:
     """Write the report of stored runs again, or one page for several; export what it shows.
 
@@ -81,7 +84,6 @@ def report(
 @app.command()
 def trace(
     run: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
-    debug: Debug = False,
 ) -> None:
     """Write the timeline of a run for ui.perfetto.dev: RUN/trace.json.gz.
 
@@ -98,7 +100,6 @@ def trace(
 def mlflow(
     runs: Runs,
     store: Annotated[str, typer.Option(metavar="DIR", help="A folder, or the URI of a tracking server.")] = "mlruns",
-    debug: Debug = False,
 ) -> None:
     """Log stored runs in MLflow, one run for each variant and seed.
 
@@ -120,8 +121,6 @@ def landscape(
     samples: Annotated[int, typer.Option(min=1, help="Number of test samples on which the loss is measured.")] = 1000,
     device: Device = "auto",
     plotly: Plotly = "embedded",
-    allow_code: AllowCode = False,
-    debug: Debug = False,
 ) -> None:
     """Show how flat the loss is around the final models of stored runs.
 
@@ -143,27 +142,30 @@ def _page_of(runs: list[Path], name: str) -> Path:
 
 
 @app.command()
-def validate(
+def check(
     scenario: ScenarioFile,
     overrides: Overrides = [],
     no_data: Annotated[
         bool, typer.Option("--no-data", help="Check keys, values and names alone, in less than a second.")
     ] = False,
-    allow_code: AllowCode = False,
-    debug: Debug = False,
+    partition: Annotated[
+        Path | None, typer.Option(metavar="PAGE", help="Also show which training samples each client holds, on a page.")
+    ] = None,
 ) -> None:
     """Check a scenario, its data and its profiles without running it.
 
-    Example: sfl-sim validate mine.yaml
+    Example: sfl-sim check mine.yaml --partition who.html
     """
     study = read_study(scenario, overrides)
+    if partition:
+        _show_partition(study, place_of_page(partition, key="--partition"))
     if not no_data:
         from sfl_sim.features.serve.study import ServedStudy
         from sfl_sim.runs.trial import Settings
         from sfl_sim.scenario.load import training
-        from sfl_sim.studies.train import check
+        from sfl_sim.studies.train import check as problems
 
-        for problem in check(training(study)):
+        for problem in problems(training(study)):
             say(f"warning: {problem}", err=True)
         if any(variant.scenario.serving for variant in study.variants):
             ServedStudy(study, Settings())
@@ -172,32 +174,18 @@ def validate(
     say(f"{scenario}: {found} ({len(study.variants)} runs: {'; '.join(names)})")
 
 
-@app.command()
-def init(
-    file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("scenario.yaml"),
-    debug: Debug = False,
-) -> None:
-    """Write a scenario to begin with: every key with its default and its meaning.
+def _show_partition(study: Study, page: Path) -> None:
+    from sfl_sim.report.pages.system import preview_in_terminal, write_preview
+    from sfl_sim.studies.partition_preview import preview
 
-    Example: sfl-sim init mine.yaml
-    """
-    from sfl_sim.scenario.template import template
-
-    try:
-        content = template(str(file)).encode()
-        with file.open("xb") as new:
-            new.write(content)
-    except OSError as error:
-        raise ScenarioError(f"cannot be written: {error.strerror}", key="FILE", found=str(file)) from error
-    except UnicodeEncodeError as error:
-        raise ScenarioError("is not UTF-8 text", key="FILE", found=str(file)) from error
-    say(file)
+    found = preview(study)
+    Terminal().print(preview_in_terminal(found))
+    say(write_preview(found, page))
 
 
 @app.command("open")
 def open_(
     run: Annotated[Path, typer.Argument(help="The folder of a run, a serving or a what-if; or its name in reports/.")],
-    debug: Debug = False,
 ) -> None:
     """Open the page of a run in the browser.
 
@@ -213,34 +201,22 @@ def open_(
     say(page)
 
 
-@app.command()
-def partition(
-    scenario: ScenarioFile,
-    overrides: Overrides = [],
-    out: Annotated[Path | None, typer.Option(help="The page; by default reports/<name>-partition.html.")] = None,
-    plotly: Plotly = "embedded",
-    allow_code: AllowCode = False,
-    debug: Debug = False,
-) -> None:
-    """Show which training samples each client holds, without training.
+@lists.command()
+def keys() -> None:
+    """Print a scenario to begin with: every key with its default and its meaning.
 
-    Example: sfl-sim partition heterogeneous_bw --set data.partition.p=0.5
+    Example: sfl-sim list keys > mine.yaml
     """
-    study = read_study(scenario, overrides)
-    from sfl_sim.report.pages.system import preview_in_terminal, write_preview
-    from sfl_sim.studies.partition_preview import preview
+    from sfl_sim.scenario.template import template
 
-    page = place_of_page(out or Path("reports", f"{study.name}-partition.html"))
-    found = preview(study)
-    Terminal().print(preview_in_terminal(found))
-    say_page(write_preview(found, page), plotly)
+    typer.echo(template(), nl=False)
 
 
-@app.command()
+@lists.command()
 def schema() -> None:
     """Print the JSON Schema of scenarios, for editors.
 
-    Example: sfl-sim schema > scenario.schema.json
+    Example: sfl-sim list schema > scenario.schema.json
     """
     from sfl_sim.build.catalogue import choices, method_options
     from sfl_sim.scenario.schema import json_schema
@@ -248,9 +224,9 @@ def schema() -> None:
     typer.echo(json.dumps(json_schema(method_options(), choices()), indent=2))
 
 
-@app.command()
-def model(
-    name: Annotated[
+@lists.command()
+def layers(
+    model: Annotated[
         str,
         typer.Argument(help="A model's name, package.module:make for your own, or a folder in Hugging Face's format."),
     ],
@@ -258,29 +234,27 @@ def model(
         str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x32x32; 80 for 80 tokens.")
     ] = None,
     n_labels: Annotated[int | None, typer.Option("--labels", min=1, help="Number of labels.")] = None,
-    allow_code: AllowCode = False,
-    debug: Debug = False,
 ) -> None:
     """Show what the layers of a model cost, and where it is best cut.
 
-    Example: sfl-sim model mobilenet_v1 --input 3x32x32
+    Example: sfl-sim list layers mobilenet_v1 --input 3x32x32
     """
     from sfl_sim.build.catalogue import choices
     from sfl_sim.build.layer_table import stored_table, usual_data
     from sfl_sim.report.pages.system import layers_in_terminal
 
-    is_stored = os.path.exists(name) and name not in choices()["model.name"]
-    usual_shape, usual_labels = ((512,), 1) if is_stored else usual_data(name)
+    is_stored = os.path.exists(model) and model not in choices()["model.name"]
+    usual_shape, usual_labels = ((512,), 1) if is_stored else usual_data(model)
     shape = usual_shape if input_shape is None else _shape(input_shape)
     labels = n_labels or usual_labels
-    table = None if is_stored else stored_table(name, shape, labels)
+    table = None if is_stored else stored_table(model, shape, labels)
     if table is None:
-        is_code = ":" in name and not is_of_library(name)
-        given = {"name": "hf", "path": name} if is_stored else {"factory" if is_code else "name": name}
+        is_code = ":" in model and not is_of_library(model)
+        given = {"name": "hf", "path": model} if is_stored else {"factory" if is_code else "name": model}
         table = _priced(given, shape, labels)
     sizes = table["out_shape"].iloc[-1].split("x")
     scores = sizes[0] if len(sizes) == 3 else sizes[-1]  # of each pixel, or of each token
-    Terminal(soft_wrap=True).print(layers_in_terminal(table.assign(model=name), shape, int(scores)))
+    Terminal(soft_wrap=True).print(layers_in_terminal(table.assign(model=model), shape, int(scores)))
 
 
 def _priced(model: dict[str, str], shape: tuple[int, ...], n_labels: int) -> DataFrame:
@@ -299,23 +273,18 @@ def _shape(text: str) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
-@app.command("list")
-def list_(
-    what: Annotated[
-        str, typer.Argument(help="methods, models, datasets, partitions, orders, codecs, profiles or scenarios.")
-    ],
-    debug: Debug = False,
-) -> None:
-    """List what comes with sfl-sim, with a line of explanation each.
+def _list(what: str) -> None:
+    def names() -> None:
+        from sfl_sim.build.catalogue import catalogue
 
-    Example: sfl-sim list methods
-    """
-    from sfl_sim.build.catalogue import catalogue
+        table = Table(show_header=False, box=None, pad_edge=False)
+        for name, about in catalogue()[what].items():
+            table.add_row(name, about)
+        Terminal(soft_wrap=True).print(table)
 
-    entries = catalogue()
-    if what not in entries:
-        raise ScenarioError("there is no such list", key="list", found=what, allowed=entries)
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for name, about in entries[what].items():
-        table.add_row(name, about)
-    Terminal(soft_wrap=True).print(table)
+    about = f"List {what}, with a line of explanation each.\n\nExample: sfl-sim list {what}"
+    lists.command(what, help=about)(names)
+
+
+for _what in LISTS:
+    _list(_what)

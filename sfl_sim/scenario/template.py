@@ -13,14 +13,14 @@ from sfl_sim.scenario.sections import Scenario
 WIDTH = 118
 HEAD = """\
 # Every key of a scenario, with its default. Leave out what you do not change; keys that are commented out are empty.
-# Run it: sfl-sim {name}    Compare variants: give several values to keys in the grid below.
-# grid: {{method.name: [splitfed_v1, splitfed_v2], train.lr: [0.05, 0.1]}}
+# Run it: sfl-sim FILE    Compare variants: give several values to keys in the grid below.
+# grid: {method.name: [splitfed_v1, splitfed_v2], train.lr: [0.05, 0.1]}
 """
 
 
-def template(name: str) -> str:
-    """Return the text of the scenario file `name`, which loads as the default scenario."""
-    return HEAD.format(name=name) + "\n".join(_lines(Scenario(), "")) + "\n"
+def template() -> str:
+    """Return the text of a scenario file, which loads as the default scenario."""
+    return HEAD + "\n".join(_lines(Scenario(), "")) + "\n"
 
 
 def _lines(section: BaseModel, indent: str) -> Iterator[str]:

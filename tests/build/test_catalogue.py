@@ -1,4 +1,4 @@
-"""catalogue.json, by which `sfl-sim list` and `sfl-sim schema` answer without the code that it describes."""
+"""catalogue.json, by which `sfl-sim list` and `sfl-sim list schema` answer without the code that it describes."""
 
 import json
 

@@ -118,9 +118,9 @@ def test_debug_says_why_a_timing_only_run_needs_the_event_loop(scenario, capsys)
 
 def test_a_shipped_scenario_runs_by_its_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    sfl_sim("validate", "heterogeneous_bw")
+    sfl_sim("check", "heterogeneous_bw")
     assert "fine" in capsys.readouterr().out
-    sfl_sim("validate", "heterogenous_bw", code=2)
+    sfl_sim("check", "heterogenous_bw", code=2)
 
 
 def test_a_missing_scenario_and_a_wrong_option_are_clear(capsys):
@@ -147,9 +147,9 @@ def test_a_path_may_begin_with_a_tilde_that_no_shell_has_expanded(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
-    sfl_sim("init", "~/mine.yaml")
-    sfl_sim("partition", "~/mine.yaml", "--out=~/page.html")
-    assert capsys.readouterr().out.endswith(f"{tmp_path}/home/page.html\n")
+    (tmp_path / "home" / "mine.yaml").write_text(TINY)
+    sfl_sim("check", "~/mine.yaml", "--partition=~/page.html")
+    assert f"{tmp_path}/home/page.html\n" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
@@ -159,14 +159,44 @@ def test_an_error_without_words_is_named(capsys, monkeypatch):
     assert capsys.readouterr().err.startswith("sfl-sim: failed: MemoryError, at ")
 
 
-COMMANDS = {command.name or command.callback.__name__.rstrip("_"): command for command in app.registered_commands}
+def commands_of(group, *words):
+    """Yield the words that call each command, and the command: of a group those below it."""
+    for word, command in group.commands.items():
+        yield from commands_of(command, *words, word) if hasattr(command, "commands") else [((*words, word), command)]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_every_command_has_an_example_that_it_understands(name, capsys):
-    sfl_sim(name, "--help")
+COMMANDS = dict(commands_of(get_command(app)))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_the_help_of_every_command_has_an_example_that_it_understands(words, capsys):
+    sfl_sim(*words, "--help")
     assert "Example: sfl-sim" in capsys.readouterr().out
-    example = re.search(r"Example: sfl-sim (.*)", COMMANDS[name].callback.__doc__)[1]
-    said, *arguments = shlex.split(example.partition(" > ")[0])
-    assert said == name
-    get_command(app).commands[name].make_context(name, arguments)
+    command = COMMANDS[words]
+    called, *_ = re.search(r"Example: sfl-sim (.*)", command.help)[1].partition(" > ")
+    said = [word for word in shlex.split(called) if word != "--allow-code"]
+    if words == ("live", "run"):
+        said.insert(1, "run")
+    assert tuple(said[: len(words)]) == words
+    command.make_context(words[-1], said[len(words) :])
+
+
+def test_there_are_few_commands_whose_help_fits_a_screen(capsys):
+    sfl_sim("--help")
+    assert len(capsys.readouterr().out.splitlines()) <= 50
+    assert len(get_command(app).commands) <= 18
+    assert sum(len(command.params) for command in COMMANDS.values()) <= 122
+
+
+@pytest.mark.parametrize("group", ["devices", "list", "live"])
+def test_a_group_without_a_word_shows_its_help(group, capsys):
+    sfl_sim(group, code=2)
+    printed = capsys.readouterr()
+    assert f"{group} [OPTIONS] COMMAND" in printed.out
+    assert not printed.err
+    sfl_sim(group, "--help")
+
+
+def test_an_unknown_word_of_a_group_says_what_is_near(capsys):
+    sfl_sim("list", "method", code=2)
+    assert "'methods'" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def test_a_line_too(capsys):
     assert capsys.readouterr() == (SHOWN + "\n", "fine\nlines\n")
 
 
-@pytest.mark.parametrize("command", ["run --timing-only", "validate", "whatif --vary server.workers=1,2"])
+@pytest.mark.parametrize("command", ["run --timing-only", "check", "whatif --vary server.workers=1,2"])
 def test_no_command_passes_on_what_a_scenario_says_to_the_terminal(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     network = tmp_path / f"net{OBEYED.replace('/', '')}.csv"

@@ -47,8 +47,7 @@ def test_no_command_asks_the_network_for_anything(place, reached, capsys):
     main(["reprice", "reports/theirs", "--set", "clients.network.scale=2", "-q"])
     main(["landscape", "reports/theirs", "--points", "3", "--plane-points", "3", "--samples", "20"])
     main(["whatif", "theirs.yaml", "--vary", "server.workers=1,2", "-q"])
-    main(["partition", "theirs.yaml"])
-    main(["validate", "theirs.yaml"])
+    main(["check", "theirs.yaml", "--partition", "who.html"])
     assert reached == []
 
 

@@ -49,14 +49,14 @@ def offline(tmp_path, monkeypatch):
 @examples(60)
 def test_damaged_scenarios_are_fine_or_refused_in_one_line(offline, tree):
     (offline / "s.yaml").write_bytes(written(tree))
-    told("validate", "s.yaml")
+    told("check", "s.yaml")
 
 
 @given(text=scenario_texts())
 @examples(80)
 def test_mangled_text_is_fine_or_refused_in_one_line(offline, text):
     (offline / "s.yaml").write_bytes(text)
-    told("validate", "s.yaml")
+    told("check", "s.yaml")
 
 
 @given(table=tables())
@@ -65,7 +65,7 @@ def test_damaged_profiles_are_fine_or_refused_in_one_line(offline, table):
     kind, content = table
     (offline / "t.csv").write_bytes(content)
     (offline / "s.yaml").write_text(scenario_with(kind, offline / "t.csv"))
-    told("validate", "s.yaml")
+    told("check", "s.yaml")
 
 
 VALUES = SCALARS.map(str) | st.sampled_from(
@@ -78,7 +78,7 @@ VALUES = SCALARS.map(str) | st.sampled_from(
 def test_odd_options_are_fine_or_refused_in_one_line(offline, key, value):
     (offline / "s.yaml").write_text(TINY)
     if "\0" not in key + value:  # which no command line can hold
-        told("validate", "s.yaml", "--set", f"{key}={value}")
+        told("check", "s.yaml", "--set", f"{key}={value}")
 
 
 @given(key=st.sampled_from(known_keys()) | SCALARS.map(str), value=VALUES)
@@ -108,7 +108,7 @@ def test_what_is_no_small_text_is_refused_at_once(offline, place, kind):
             odd = odd.with_name(300 * "x")
     (offline / "s.yaml").write_text(scenario_with("devices", odd))
 
-    assert told("validate", odd if place == "scenario" else "s.yaml")
+    assert told("check", odd if place == "scenario" else "s.yaml")
 
 
 @pytest.fixture(scope="module")

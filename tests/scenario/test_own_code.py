@@ -72,7 +72,7 @@ def refused(*arguments: str) -> int:
 
 @pytest.mark.parametrize(("section", "says", "key"), NAMING)
 def test_a_scenario_that_names_code_is_one_line_and_nothing_of_it_runs(section, says, key, place, capsys):
-    assert refused("validate", write(SCENARIO | {"method": {"name": "splitfed_v2"}} | {section: says})) == 2
+    assert refused("check", write(SCENARIO | {"method": {"name": "splitfed_v2"}} | {section: says})) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{key}: {REFUSAL}" in line
     assert not (place / "has run").exists()
@@ -98,9 +98,9 @@ def test_a_question_does_not_leave_out_in_silence_what_may_not_run(place, capsys
 
 
 def test_a_model_on_the_command_line_is_code_too(place, capsys):
-    assert refused("model", "planted:make", "--input", "1x8x8", "--labels", "10") == 2
+    assert refused("list", "layers", "planted:make", "--input", "1x8x8", "--labels", "10") == 2
     assert REFUSAL in capsys.readouterr().err
-    main(["model", "planted:make", "--input", "1x8x8", "--labels", "10", "--allow-code"])
+    main(["list", "layers", "planted:make", "--input", "1x8x8", "--labels", "10", "--allow-code"])
     assert "planted:make: 3 layers" in capsys.readouterr().out
 
 

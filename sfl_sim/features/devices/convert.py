@@ -19,7 +19,7 @@ from sfl_sim.store.files import write_file
 from sfl_sim.system.profiles import FloatArray
 
 KEY = "convert"
-MADE = "by sfl-sim convert"
+MADE = "by sfl-sim devices convert"
 """What the head of its tables says."""
 MAHIMAHI_BYTES, MAHIMAHI_BIN_S = 1504, 1.0
 """Bytes of a packet in Mahimahi's traces, and the seconds over which packets are averaged."""
@@ -333,4 +333,4 @@ FORMS = {
     "fedscale_behaviour": Form(read_fedscale_behaviour, _alone, "from each active to the next inactive"),
     "flash": Form(read_flash, _alone, "while charging, on Wi-Fi, and locked or with the screen off"),
 }
-"""Forms by the names that `sfl-sim convert` takes."""
+"""Forms by the names that `sfl-sim devices convert` takes."""

@@ -32,7 +32,7 @@ from sfl_sim.system.cost import (
 )
 from sfl_sim.system.profiles import FloatArray, Table, read_table
 
-KEY = "calibrate-devices"
+KEY = "devices fit"
 REFERENCE_MACS = 300_774_272
 """MACs of one image through MobileNet-V2, the network to which rates of device profiles refer."""
 ABOVE_ZERO = "a number above 0"
@@ -104,7 +104,7 @@ def calibrate_devices(measured: Path, cost: str) -> Calibration:
 
     Args:
         measured: CSV file with the columns device; network (of torchvision) or macs, which are taken to cost what the
-            reference network's do, or the columns of `sfl-sim measure`; forward_ms or step_ms; and if wanted batch (1)
+            reference network's do, or the columns of `devices measure`; forward_ms or step_ms; and if wanted batch (1)
             and side (224), the side of its square images. Cells may be empty.
         cost: cost profile, or `macs`.
 
@@ -296,7 +296,7 @@ def write_profile(found: Calibration, out: Path, measured: Path) -> str:
     text.write(f"# source: {in_one_line(measured.name)}\n")
     text.write("# unit: ms_per_frame in ms for one image; reference_macs in MACs for it\n")
     named = in_one_line(Path(cost).name)
-    text.write(f"# derived: by sfl-sim calibrate-devices with cost {named}, which a scenario should name, too\n")
+    text.write(f"# derived: by sfl-sim devices fit with cost {named}, which a scenario should name, too\n")
     table = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)  # a name may begin with #, as notes do
     table.writerow(["device", "ms_per_frame", "reference_macs", "training_factor"])
     for device, rate, factor in found.devices.itertuples(index=False):
@@ -338,13 +338,13 @@ def _own_profile(cost: str, own: Own, source: str) -> str:
         "# what: cost of a MAC by kind of layer, of elements moved and of weights read, and of a call\n"
         f"# source: {source}\n"
         "# unit: as profiles/README.md says of costs/phones\n"
-        f"# derived: by sfl-sim calibrate-devices; efficiencies as in {cost}\n"
+        f"# derived: by sfl-sim devices fit; efficiencies as in {cost}\n"
     )
     return header + ",".join(row) + "\n" + ",".join(f"{value:.12g}" for value in row.values()) + "\n"
 
 
 def _tells_work(table: Table, row: int) -> bool:
-    """Return True if the row says itself what it computes, as those of `sfl-sim measure` do."""
+    """Return True if the row says itself what it computes, as those of `sfl-sim devices measure` do."""
     return all(column in table.columns and table.columns[column][row] for column in WORK_COLUMNS)
 
 

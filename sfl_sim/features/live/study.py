@@ -154,7 +154,8 @@ def gathered(
             why_gone = stack.enter_context(agents_on_ray(nodes.address, n, driver, machines.key))
         if nodes.listen:
             tell(
-                f"waiting for {n} agents: sfl-sim agent --server {nodes.listen} --key {nodes.key} --client 0 to {n - 1}"
+                f"waiting for {n} agents: sfl-sim live agent --server {nodes.listen} --key {nodes.key} "
+                f"--client 0 to {n - 1}"
             )
         machines.gather(START_S if nodes.are_here else WAIT_S, why_gone)
         machines.begin(recipe, threads, host)

@@ -177,23 +177,23 @@ def test_the_command_names_the_key_that_takes_what_it_wrote(
     (tmp_path / "logs").mkdir()
     for name in ("a", "b", ".hidden"):
         (tmp_path / "logs" / name).write_text("0 1\n1 2\n2 3\n")
-    sfl_sim("convert", "pensieve", "logs", "--out", "traces")
+    sfl_sim("devices", "convert", "pensieve", "logs", "--out", "traces")
     assert capsys.readouterr().out == "clients.network.trace: traces\n"
-    sfl_sim("convert", "pensieve", "logs/a", "--out", "one")
+    sfl_sim("devices", "convert", "pensieve", "logs/a", "--out", "one")
     assert capsys.readouterr().out == "clients.network.trace: one/a.csv\n"
-    sfl_sim("convert", "--help")
+    sfl_sim("devices", "convert", "--help")
     told = capsys.readouterr().out
     assert all(form in told for form in FORMS)
-    sfl_sim("convert", "pensive", "logs", code=2)
+    sfl_sim("devices", "convert", "pensive", "logs", code=2)
     assert "did you mean 'pensieve'?" in capsys.readouterr().err
-    sfl_sim("convert", "pensieve", "nothing", code=2)
+    sfl_sim("devices", "convert", "pensieve", "nothing", code=2)
     assert "convert: no such file (found 'nothing')" in capsys.readouterr().err
-    sfl_sim("convert", "pensieve", "logs", "--out", "traces")
+    sfl_sim("devices", "convert", "pensieve", "logs", "--out", "traces")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.csv").write_text("mine")
     capsys.readouterr()
-    sfl_sim("convert", "pensieve", "logs", "--out", "mine", code=2)
+    sfl_sim("devices", "convert", "pensieve", "logs", "--out", "mine", code=2)
     assert "would replace a file of yours (found 'mine/a.csv'" in capsys.readouterr().err
     (tmp_path / "a.csv").write_text("0 1\n1 2\n2 3\n")
-    sfl_sim("convert", "pensieve", "a.csv", "--out", ".", code=2)
+    sfl_sim("devices", "convert", "pensieve", "a.csv", "--out", ".", code=2)
     assert "would replace what is read" in capsys.readouterr().err

@@ -89,7 +89,7 @@ def test_the_measurements_are_not_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("device,network,forward_ms\na,mobilenet_v9,3\n", r":2: calibrate-devices: column 'network' .*did you"),
+        ("device,network,forward_ms\na,mobilenet_v9,3\n", r":2: devices fit: column 'network' .*did you"),
         ("device,network,forward_ms\na,mobilenet_v2,-3\n", r":2: .*'forward_ms' .*'-3'; allowed: a number above"),
         ("device,network,macs,forward_ms\na,alexnet,5,3\n", r":2: .*needs either a network or macs"),
         ("device,forward_ms\na,3\n", r":2: .*needs either a network or macs"),
@@ -106,7 +106,7 @@ def test_bad_input_gets_one_line(tmp_path: Path, text: str, line: str) -> None:
 
 
 def rows_of(path: Path, costs: Own, machines: dict[str, float], factor: float = 1.5, networks: int = 8) -> Path:
-    """Rows of `sfl-sim measure` of machines that take `costs` for what networks need, at rates in MAC/s."""
+    """Rows of `sfl-sim devices measure` of machines that take `costs` for what networks need, at rates in MAC/s."""
     rng = np.random.default_rng(0)
     rows = []
     for network in range(networks):

@@ -116,10 +116,10 @@ def test_times_of_another_runtime_are_filled_into_blank_rows(
     blank = table.read_text()
     assert blank.count("?") == 4
     table.write_text(blank.replace("?", "1.5", 1))
-    sfl_sim("calibrate-devices", table, "--out", phones)
+    sfl_sim("devices", "fit", table, "--out", phones)
     assert "error left, 1 forward passes: median 0%" in capsys.readouterr().out
     table.write_text(blank)
-    sfl_sim("calibrate-devices", table, "--out", phones, code=2)
+    sfl_sim("devices", "fit", table, "--out", phones, code=2)
     assert "has no measurement" in capsys.readouterr().err
 
 
@@ -133,12 +133,12 @@ def test_from_the_command_line_to_a_profile(tmp_path: Path, capsys: pytest.Captu
         "data: {name: digits, train_samples: 100}\nmodel: {name: cnn_small, cut: 1}\nclients: {count: 2}\n"
     )
     rows, phones = tmp_path / "rows.csv", tmp_path / "phones.csv"
-    sfl_sim("measure", tmp_path / "small.yaml", "--name", "mine", "--batches", "1,8", "--out", rows, "-q")
-    sfl_sim("calibrate-devices", rows, "--out", phones)
+    sfl_sim("devices", "measure", tmp_path / "small.yaml", "--name", "mine", "--batches", "1,8", "--out", rows, "-q")
+    sfl_sim("devices", "fit", rows, "--out", phones)
     told = capsys.readouterr().out
     assert "mine: " in told
     assert "when left out by part of the one network (7)" in told
     assert f"clients.compute: {{profile: {phones}, cost: " in told
     assert "as a server: {macs_per_s: " in told
-    sfl_sim("measure", tmp_path / "small.yaml", "--batches", "1,none", code=2)
+    sfl_sim("devices", "measure", tmp_path / "small.yaml", "--batches", "1,none", code=2)
     assert "--batches: no number of samples (found 'none'" in capsys.readouterr().err

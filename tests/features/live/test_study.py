@@ -100,7 +100,7 @@ def test_a_calibrated_scenario_takes_what_was_measured(run, tmp_path):
 
 
 def test_calibrate_devices_writes_the_scenario_of_a_live_run(run, tmp_path, capsys):
-    main(["calibrate-devices", str(run), "--out", str(tmp_path / "calibrated.yaml")])
+    main(["devices", "fit", str(run), "--out", str(tmp_path / "calibrated.yaml")])
     assert "server train" in capsys.readouterr().out
     again = load(tmp_path / "calibrated.yaml").base
     assert again.train.rounds == 2
@@ -177,11 +177,11 @@ def test_an_agent_says_why_it_cannot_take_part(waiting, tmp_path, capsys, monkey
     monkeypatch.setattr("sfl_sim.features.live.agent.ANSWERS_S", 2.0)
     address, key, _ = waiting
     Key.new().write(tmp_path / "other")
-    agent = ["agent", "--server", address, "--client", "0", "--key"]
+    agent = ["live", "agent", "--server", address, "--client", "0", "--key"]
     assert "has another key" in refused([*agent, str(tmp_path / "other")], capsys)
     assert "is no key" in refused([*agent, str(tmp_path / "none")], capsys)
     assert "nobody listens there" in refused(
-        ["agent", "--server", "127.0.0.1:9", "--client", "0", "--key", str(key)], capsys
+        ["live", "agent", "--server", "127.0.0.1:9", "--client", "0", "--key", str(key)], capsys
     )
 
 

@@ -373,9 +373,9 @@ def test_bad_input_is_one_line_before_anything_is_trained(settings, line, here, 
 
 
 def test_validate_checks_the_serving_too(here, capsys):
-    command.sfl_sim("validate", "tiny.yaml")
+    command.sfl_sim("check", "tiny.yaml")
     assert "fine (8 runs" in capsys.readouterr().out
-    command.sfl_sim("validate", "tiny.yaml", "--set", "grid={}", "--set", "serving.arrivals.rate_per_s=[1]", code=2)
+    command.sfl_sim("check", "tiny.yaml", "--set", "grid={}", "--set", "serving.arrivals.rate_per_s=[1]", code=2)
     assert "serving.arrivals.rate_per_s: a list needs one entry per client" in capsys.readouterr().err
 
 
