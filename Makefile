@@ -13,7 +13,7 @@ test:
 
 # What can be known in a minute: all tests but those of slow modules (tests/conftest.py).
 quick:
-	python -m pytest -m "not slow"
+	python -m pytest -m "not slow and not research"
 
 format:
 	ruff format .
@@ -29,23 +29,13 @@ bench:
 	python -m benchmarks.naive $(QUICK)
 	python -m benchmarks.peers $(QUICK)
 	python -m benchmarks.data_path $(QUICK)
-	python -m benchmarks.aggregation $(QUICK)
-	python -m benchmarks.smofi $(QUICK)
 	python -m benchmarks.serving $(QUICK)
 	python -m benchmarks.whatif $(QUICK)
-	python -m benchmarks.codecs $(QUICK)
-	python -m benchmarks.lora $(QUICK)
-	python -m benchmarks.seeds $(QUICK)
 	python -m benchmarks.startup $(QUICK)
 	python -m benchmarks.memory $(QUICK)
-	python -m benchmarks.soak $(QUICK)
+	PYTHONPATH=tests/support python -m soak $(QUICK)
 	python -m benchmarks.clock $(QUICK)
 	python -m benchmarks.live $(QUICK)
-ifndef QUICK
-	python -m benchmarks.cost_model
-	python -m benchmarks.own_networks
-	python -m benchmarks.backward
-endif
 
 peers-environment:
 	python3 -m venv $(PEERS)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pairs import publish
+from benchmarks.pairs import RESULTS, publish
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,8 @@ class Options:
     def pairs(self, usual: int = 8) -> int:
         return 2 if self.quick else usual
 
-    def publish(self, name: str, rows: list[dict[str, Any]]) -> None:
-        (Path(__file__).parent / "results").mkdir(exist_ok=True)
-        publish(f"quick/{name}" if self.quick else name, rows)
+    def publish(self, name: str, rows: list[dict[str, Any]], folder: Path = RESULTS) -> None:
+        publish(name, rows, folder / "quick" if self.quick else folder)
 
 
 def options(about: str, choices: Iterable[str] = ()) -> Options:

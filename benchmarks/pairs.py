@@ -11,6 +11,8 @@ import torch
 from sfl_sim.studies.paired_times import alternate as alternate
 from sfl_sim.studies.paired_times import quartiles
 
+RESULTS = Path(__file__).parent / "results"
+
 
 def ratio(ours_s, theirs_s):
     """Format the median of the pairwise ratios and their quartiles."""
@@ -18,8 +20,8 @@ def ratio(ours_s, theirs_s):
     return {"median": round(middle, 4), "quartiles": [round(low, 4), round(high, 4)]}
 
 
-def publish(name, rows):
-    """Print a table and write `benchmarks/results/<name>.json` with the machine and the versions."""
+def publish(name, rows, folder=RESULTS):
+    """Print a table and write `<name>.json` into the folder, with the machine and the versions."""
     columns = list(rows[0])
     widths = {c: max(len(c), *(len(str(row[c])) for row in rows)) for c in columns}
     for row in [dict(zip(columns, columns, strict=True)), *rows]:
@@ -31,7 +33,7 @@ def publish(name, rows):
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
-    target = Path(__file__).parent / "results" / f"{name}.json"
-    target.parent.mkdir(exist_ok=True)
+    target = folder / f"{name}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n")
     print(f"-> {target}", file=sys.stderr)

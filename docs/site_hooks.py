@@ -33,7 +33,7 @@ FROM_ROOT = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
-    "benchmarks/README.md": "results/benchmarks.md",
+    "benchmarks/README.md": "benchmarks.md",
 }
 """Pages of the site that lie outside docs/, by their path in the repository."""
 UNITS = {"macs_per_s": "MAC/s", "rate_per_s": "1/s", "_bps": "bit/s", "_s": "s", "_h": "h", "_w": "W"}

@@ -13,7 +13,6 @@ import torch
 from filelock import FileLock
 
 torch.set_num_threads(1)  # tests run side by side, one process per core
-sys.path.append(str(Path(__file__).parents[1]))  # the package `scenarios`; last, for sfl_sim may be an installed one
 
 UNPACK = Path(__file__).parents[2] / "shared" / "data" / "unpack"
 

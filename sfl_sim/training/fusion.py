@@ -105,7 +105,7 @@ class Fuse(Step):
     """Fuse the buffers: mbar <- the sum of all m_j weighted by `shares`; one MAC per element and buffer.
 
     One product of a vector with the matrix, at the speed of memory: for 20 surrogates 0.4 % of the step before it,
-    and 5 to 11 times as fast as parameter by parameter (benchmarks/smofi.py).
+    and 5 to 11 times as fast as parameter by parameter (research/proofs/smofi.py).
     """
 
     name = "fuse"

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("sfl_sim", "tests", "docs", "scenarios", "profiles", "benchmarks", "reports", ".")
+FOLDERS = ("sfl_sim", "tests", "docs", "scenarios", "profiles", "benchmarks", "research", "reports", ".")
 ENDINGS = {".py", ".md", ".yaml", ".toml", ".ipynb"}
 TEXTS = sorted(
     path
@@ -14,7 +14,7 @@ TEXTS = sorted(
     if path.suffix in ENDINGS and path.is_file() and path != Path(__file__)
 )
 PAGE = re.compile(r"(?<![\w./*<>{}-])((?:\.\./)*(?:[\w-]+/)*[\w-]+\.md)\b")
-PATH = re.compile(r"(?<![\w./-])((?:sfl_sim|tests|docs|scenarios|benchmarks|profiles)/[\w./-]+\.\w+)\b")
+PATH = re.compile(r"(?<![\w./-])((?:sfl_sim|tests|docs|scenarios|benchmarks|profiles|research)/[\w./-]+\.\w+)\b")
 OF_OTHERS = {"docs/notebook/benchmark.ipynb", "docs/notebook/parser.ipynb", "benchmark/README.md",
              "docs/original/current_system_and_device_profile_20260421.md"}  # fmt: skip
 """Files of the projects that benchmarks and profiles are taken from."""

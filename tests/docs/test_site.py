@@ -27,9 +27,7 @@ from sfl_sim.scenario import load as loading
 pytestmark = pytest.mark.usefixtures("without_pages")
 
 ROOT = Path(__file__).parents[2]
-STUDIES = ROOT / "docs" / "results"
-"""Pages about studies that take hours; their commands name shipped scenarios, which test_readme.py loads."""
-PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - set(STUDIES.glob("*.md")))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
     r"^(?P<marks>(?:<!--[^\n]*-->\n)*)(?P<indent> *)```(?P<language>\w*)(?P<rest>[^\n]*)\n(?P<text>.*?)^(?P=indent)```",
     re.DOTALL | re.MULTILINE,

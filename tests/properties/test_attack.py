@@ -1,8 +1,7 @@
-"""Random scenarios tell the same however they are computed; `python -m benchmarks.attack` tries far more of them."""
+"""Random scenarios tell the same however they are computed; `python -m attack` tries far more of them."""
 
 import pytest
-
-from benchmarks.attack import CHECKS, verdict
+from attack import CHECKS, verdict
 
 SEEDS = range(100, 106)
 

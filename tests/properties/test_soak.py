@@ -4,8 +4,7 @@ import shutil
 
 import pandas as pd
 import pytest
-
-from benchmarks import soak
+import soak
 
 ROUNDS = 25
 

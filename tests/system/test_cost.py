@@ -188,7 +188,7 @@ def test_the_profiles_of_phones_and_of_runtimes_are_the_fits_to_the_measurements
 ) -> None:
     """Some ten seconds, to count the work of 54 networks."""
     monkeypatch.syspath_prepend(find("costs", "phones", "").parents[2])
-    from profiles import fit_phones
+    from research.profiles import fit_phones
 
     measured = fit_phones.measurements()
     work = fit_phones.work_of(sorted(measured["network"].unique()))

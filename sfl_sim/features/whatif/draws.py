@@ -30,14 +30,14 @@ OPTION = "--uncertainty"
 PHONES = "ai_benchmark"
 FASTER = {"ncnn": (1.9, 3.8), "tflite": (0.5, 2.7), "pytorch_mobile": (0.25, 1.7)}
 """How many times as fast as `PHONES` says phones run MobileNet-V2 in a runtime, from a single core to as many as are
-best (docs/results/fidelity.md, "Absolute seconds")."""
+best (research/results/fidelity.md, "Absolute seconds")."""
 FASTER_SOMEWHERE = (0.5, 4.0)
 """The same where the runtime is unknown."""
 SPREAD = log(2.1 / 1.4) / 1.349
 """Standard deviation of the logarithm of that factor between phones, from its quartiles on one thread."""
 TRAINS = (0.7, 40.0)
 """How many times as long as simulated training took on phones: from the fastest of single layers in
-measurements/training to the slowest of whole tasks (docs/results/fidelity.md)."""
+measurements/training to the slowest of whole tasks (research/results/fidelity.md)."""
 TRAINS_SPREAD = log(3.6) / 1.69
 """Standard deviation of its logarithm between phones: three of them differed 3.6 times in one task."""
 TESTS = {"mobiperf": 49}

@@ -1,0 +1,57 @@
+"""Prints the runs of a study as Markdown tables: accuracy, and rounds, time and bytes to the target.
+
+Figures are mean ± standard deviation over seeds. If a seed misses the target, all that it has spent counts, so the mean
+is a lower bound (>), and the number of seeds that reach the target is given. The speed-up is the median over seeds, as
+in the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from research.trends import Table, reports_folder
+from sfl_sim.report.frames import Variant, merge
+from sfl_sim.report.load import load
+from sfl_sim.report.panel import Column
+from sfl_sim.report.results import BYTES, ROUNDS, TIME, Aim, Cost, aims, bounded, factor
+
+
+def print_tables(scenarios: Iterable[str], columns: Sequence[Column]) -> None:
+    """Print a table for every target of the runs, and one for the variants without a target.
+
+    Args:
+        scenarios: folders of the runs.
+        columns: columns of summary.json to show for every variant.
+    """
+    for table in (Table(reports_folder() / name) for name in scenarios):
+        if not table.exists:
+            print(f"{table.folder.name}: not run\n")
+            continue
+        for aim in aims(merge([load(table.folder)])):
+            titles = [table.folder.name, *(column.title for column in columns)]
+            if aim.target is not None:
+                titles += [f"R to {aim.name}", "T", "speed-up in T", "bytes"]
+            print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
+            print(*(_row(aim, variant, columns) for variant in aim.variants), sep="\n", end="\n\n")
+
+
+def _row(aim: Aim, variant: Variant, columns: Sequence[Column]) -> str:
+    seeds = aim.seeds(variant)
+    measured = [seeds[column.key] for column in columns]
+    cells = [
+        f"{column.text(of.mean())} ± {column.text(of.std())}" for column, of in zip(columns, measured, strict=True)
+    ]
+    if aim.target is not None:
+        low, high = (1.0, 1.0) if variant is aim.baseline else aim.speedup(variant, TIME)
+        speedup = bounded(low, high, factor)
+        cells += [_mean(aim, variant, ROUNDS), _mean(aim, variant, TIME), speedup, _mean(aim, variant, BYTES)]
+    return f"| {' | '.join([variant.name, *cells])} |"
+
+
+def _mean(aim: Aim, variant: Variant, cost: Cost) -> str:
+    """Mean over seeds of rounds, time or bytes to the target, or its lower bound."""
+    seeds = aim.seeds(variant)
+    low, high = cost.of_seeds(seeds).mean()
+    if low == high:
+        return f"{cost.text(low)} ± {cost.text(seeds[cost.key].std())}"
+    return f"{bounded(low, high, cost.text)} ({seeds[cost.key].notna().sum()} of {len(seeds)} seeds)"

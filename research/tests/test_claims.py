@@ -1,0 +1,73 @@
+"""The claims of the results: decided by the rule, written to the pages, each with a study that is there."""
+
+import re
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from research import claims
+
+ROOT = Path(__file__).parents[2]
+FOUND = claims.read()
+ALL = list(chain.from_iterable(FOUND["papers"].values()))
+
+
+@pytest.mark.parametrize("file", claims.PAGES, ids=lambda file: file.name)
+def test_the_pages_are_written_from_the_claims(file):
+    text = file.read_text(encoding="utf-8")
+    assert text == claims.page(text), "write them anew: python -m research.claims"
+
+
+def test_every_claim_names_a_study_that_is_there_and_its_regime():
+    for name, about in FOUND["studies"].items():
+        assert (ROOT / "scenarios" / f"{name}.yaml").exists(), name
+        assert about["regime"] in ("before", "after")
+        assert (about["regime"] == "after") == ("seen" in about)
+        assert about["settings"] <= about["runs"]
+    for claim in ALL:
+        assert claim["old"] in claims.WORDS
+        assert "not_run" in claim or claim["study"] in FOUND["studies"], claim["claim"]
+
+
+def test_every_outcome_is_one_of_four_words():
+    assert {claims.outcome(claim).partition(":")[0] for claim in ALL} == set(claims.WORDS)
+
+
+def test_a_tie_without_a_margin_is_never_decided():
+    claim = {"claim": "equal", "seeds": 5, "pairs": ["+0.0 [-0.1, +0.1]"], "tie": True, "margin": None}
+    assert claims.outcome(claim) == "undecided: no margin was fixed"
+    assert claims.outcome({**claim, "margin": 1.0}) == "reproduced"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "word"),
+    [
+        (["+2.0 [+1.0, +3.0]"], "reproduced"),
+        (["-2.0 [-3.0, -1.0]"], "refuted"),
+        (["+2.0 [-1.0, +5.0]"], "undecided"),
+        (["+2.0 [+1.0, +3.0]", "-2.0 [-3.0, -1.0]"], "refuted"),
+        (["+2.0 [+1.0, +3.0]", "lost"], "undecided"),
+        ([[1.0, 1.1, 0.9, 1.0, 1.0]], "reproduced"),
+        (["9.0 ± 0.1 : 5.0 ± 0.1"], "reproduced"),
+        (["9.0 ± 3.0 : 8.0 ± 3.0"], "undecided"),
+    ],
+)
+def test_published_figures_decide_no_more_than_they_can_show(pairs, word):
+    assert claims.outcome({"claim": "it", "seeds": 5, "pairs": pairs}).partition(":")[0] == word
+
+
+def test_a_figure_has_zero_and_each_known_difference_on_one_axis():
+    drawn = claims.figure({"claim": "it", "seeds": 5, "pairs": ["+2.0 [+1.0, +3.0]", "-2.0 [-3.0, -1.0]", "lost"]})
+    assert re.findall(r'circle cx="([\d.]+)"', drawn) == ["97.3", "22.7"]
+    assert 'class="zero" d="M60.0 ' in drawn
+    tie = claims.figure({"claim": "it", "seeds": 5, "pairs": ["+0.0 [-1.0, +1.0]"], "tie": True, "margin": 2.0})
+    assert tie.count('class="zero"') == 2
+    assert claims.figure({"claim": "it", "seeds": 5, "pairs": ["lost"]}) == "–"
+
+
+def test_a_mean_and_its_interval_are_five_differences_with_that_interval():
+    differences = claims._spread_out(2.0, 0.5, 5)
+    assert differences.mean() == pytest.approx(2.0)
+    assert np.std(differences, ddof=1) == pytest.approx(0.5)
