@@ -135,8 +135,8 @@ def main() -> None:
         "n": f"{len(work)} networks on {len(latency_ms.index.unique('device'))} phones, edge boards and laptops,"
         f" {len(latency_ms)} rows",
         "derived": "by research/profiles/fit_ncnn.py; each network left out in turn and predicted from the machine's"
-        " latency of MobileNet-V2: median absolute relative error, and median rank correlation across networks on a machine"
-        f" (quartiles): {says.format(**after)}; of plain MACs {says.format(**before)}",
+        " latency of MobileNet-V2: median absolute relative error, and median rank correlation across networks on a"
+        f" machine (quartiles): {says.format(**after)}; of plain MACs {says.format(**before)}",
         "licence": "facts, stated with their source; ncnn is BSD-3-Clause",
         "caution": "forward passes of single images, not training; dense layers are slow with one image, since a batch"
         " would share the loading of weights; 3x3 convolutions are faster than others (Winograd), so a network of"

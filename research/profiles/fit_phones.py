@@ -271,8 +271,8 @@ def main() -> None:
         "n": f"{fit['network'].nunique()} networks and sizes, {fit['row'].nunique()} rows of"
         f" {fit['source'].nunique()} sources",
         "derived": "by research/profiles/fit_phones.py; pointwise_backward by research/profiles/backward.py. Networks"
-        " predicted from the machine's latency of MobileNet-V2, median absolute relative error with its 90 % interval; each left out"
-        f" of the fit with its family: {network}; each source left out: {source}; plain MACs: {before};"
+        " predicted from the machine's latency of MobileNet-V2, median absolute relative error with its 90 % interval;"
+        f" each left out of the fit with its family: {network}; each source left out: {source}; plain MACs: {before};"
         " torch, tflite and pytorch_mobile are in no fit",
         "licence": "facts, stated with their source",
         "caution": "forward passes of single images; ncnn alone ran on phones; grouped convolutions were measured on an"
@@ -292,8 +292,8 @@ def main() -> None:
             "unit": UNIT,
             "n": f"{of_it['network'].nunique()} networks, of which {grouped.sum()} have grouped convolutions, on"
             f" {of_it['row'].nunique()} device{'s' * (of_it['row'].nunique() > 1)}",
-            "derived": "by research/profiles/fit_phones.py, drawn to what other runtimes say; each network left out with"
-            f" its family and predicted from the device's latency of MobileNet-V2: {says}",
+            "derived": "by research/profiles/fit_phones.py, drawn to what other runtimes say; each network left out"
+            f" with its family and predicted from the device's latency of MobileNet-V2: {says}",
             "licence": "facts, stated with their source",
             "caution": "forward passes of single images",
         }
