@@ -30,8 +30,8 @@ NETWORKS = ("lenet5", "cnn_small", "cnn8", "mobilenet_v1", "mobilenet_v2", "resn
 BATCHES = (1, 4, 16)
 HEADER = (
     "# what: seconds of networks and of their parts on one machine, and the work that is priced\n"
-    "# source: measured for this project by research/profiles/own_networks.py with sfl-sim devices measure, torch {torch}, "
-    "{threads} threads of a virtual machine (AMD EPYC)\n"
+    "# source: measured for this project by research/profiles/own_networks.py with sfl-sim devices measure, torch"
+    " {torch}, {threads} threads of a virtual machine (AMD EPYC)\n"
     "# unit: ms of a mini-batch; columns of work as sfl-sim devices fit reads them\n"
     "# caution: one machine, whose own times differ by up to a half between runs of small networks\n"
 )
