@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
 import shutil
 import textwrap
@@ -171,15 +172,12 @@ SCALE = PAPER_PT / 72 * 96 / PAGE_PX
 """Figures are laid out as on the page and then scaled, so that its text has the usual size on paper."""
 SINGLE_IN, DOUBLE_IN = 3.4, 7.0
 """Widths of one column and of two in most journals."""
-LEGEND_PX = 12
-LINE = 1.3
-"""Height of a line of text, in letters."""
+LEGEND_PX, LETTERS, MARK_PX, ROW_PX = 12, 50, 48, 18
+"""Of a legend: size of its text, longest line in letters, room beside a text, and height of a row."""
 LETTER = 0.55
 """Width of a letter on average, in heights."""
-GAP_PX, ENTRY_GAP_PX, MARK_PX = 8, 4, 48
-"""Room around everything; between entries of a legend; beside the text of an entry."""
-LEGEND_SHARE, AXIS_PX = 0.75, 60
-"""Room of a legend as a share of the width, and of an axis: Plotly makes no legend larger than the plots are."""
+GAP_PX = 8
+"""Room around everything."""
 
 
 class ForPaper(NamedTuple):
@@ -244,61 +242,32 @@ def file_name(title: str, heading: str) -> str:
 
 
 def for_paper(figure: go.Figure, width_in: float) -> go.Figure:
-    """Give a figure of the page the legend that stands beside it there, on white, `width_in` inches wide.
+    """Give a figure of the page, on white, `width_in` inches wide, with a legend below its plots.
 
-    It has no title: a paper has captions, and the file's name says what it shows. Its plots are no lower than they
-    were: above them, the legend has room of its own.
+    It has no title: a paper has captions, and the file's name says what it shows.
     """
     width_px = round(width_in * 96 / SCALE)
-    legend_px = _add_legend(figure, width_px)
-    margin = figure.layout.margin
+    first: dict[str, Any] = {}
+    for trace in figure.data:
+        if trace.name and trace.showlegend is not False:
+            trace.showlegend = first.setdefault(trace.name, trace) is trace
+    names = [textwrap.wrap(name, LETTERS, break_long_words=False, break_on_hyphens=False) for name in first]
+    for trace, lines in zip(first.values(), names, strict=True):
+        trace.name = "<br>".join(lines)
+    text_px = max((len(html.unescape(line)) for lines in names for line in lines), default=0) * LEGEND_PX * LETTER
+    rows = math.ceil(len(names) / max(1, width_px // (text_px + MARK_PX))) * max(map(len, names), default=0)
     has_subtitles = any(note.yref == "paper" for note in figure.layout.annotations)
-    above_px = GAP_PX + legend_px + (margin.t if has_subtitles else GAP_PX)
-    height_px = round(above_px + max(figure.layout.height - margin.t + PAGE_PX, legend_px + AXIS_PX))
+    above_px = figure.layout.margin.t if has_subtitles else GAP_PX
     figure.update_layout(
-        width=width_px, height=height_px, paper_bgcolor="white", plot_bgcolor="white", font_family=FONT,
+        width=width_px, height=figure.layout.height - figure.layout.margin.t + above_px + PAGE_PX + rows * ROW_PX,
+        paper_bgcolor="white", plot_bgcolor="white", font_family=FONT, showlegend=bool(names),
         margin={"t": above_px, "b": 2 * GAP_PX, "l": 2 * GAP_PX, "r": 2 * GAP_PX},
-        legend={"x": GAP_PX / width_px, "y": 1 - GAP_PX / height_px},
+        legend={
+            "orientation": "h", "font_size": LEGEND_PX, "entrywidth": text_px, "traceorder": "normal",
+            "maxheight": 0.9, "yref": "container", "y": 0, "yanchor": "bottom",
+        },
     )  # fmt: skip
     figure.update_xaxes(title_font_size=PAGE_PX).update_yaxes(title_font_size=PAGE_PX)
     for axis in figure.select_xaxes(lambda axis: axis.title.text):
         axis.title.text += "<br>"  # or else Plotly leaves no room for what hangs below a line of letters
     return figure
-
-
-def _add_legend(figure: go.Figure, width_px: int) -> float:
-    """Show one entry for each name, in columns of equal width; gives the height that they take."""
-    first: dict[str, Any] = {}
-    for trace in figure.data:
-        if trace.name and trace.showlegend is not False:
-            trace.showlegend = first.setdefault(trace.name, trace) is trace
-    figure.update_layout(showlegend=bool(first))
-    if not first:
-        return 0.0
-    room_px = LEGEND_SHARE * width_px
-    entries = [wrapped(name, _letters(room_px - MARK_PX, LEGEND_PX)) for name in first]
-    for trace, lines in zip(first.values(), entries, strict=True):
-        trace.name = "<br>".join(lines)
-    text_px = max(len(html.unescape(line)) for lines in entries for line in lines) * LEGEND_PX * LETTER
-    figure.update_layout(
-        legend={
-            "orientation": "h", "font_size": LEGEND_PX, "entrywidth": text_px, "entrywidthmode": "pixels",
-            "xref": "container", "xanchor": "left", "yref": "container", "yanchor": "top", "traceorder": "normal",
-        }
-    )  # fmt: skip
-    columns = max(1, int(room_px // (text_px + MARK_PX)))
-    rows = [entries[start : start + columns] for start in range(0, len(entries), columns)]
-    return 2 * GAP_PX + sum(max(map(len, row)) * LEGEND_PX * LINE + ENTRY_GAP_PX for row in rows)
-
-
-def _letters(width_px: float, size_px: float) -> int:
-    return int(width_px / (size_px * LETTER))
-
-
-def wrapped(text: str, letters: int) -> list[str]:
-    """The text in lines of at most so many letters; tags take no room, and are never broken."""
-    tags: list[str] = re.findall(r"<[^>]*>", text)
-    bare = re.sub(r"<[^>]*>", "\0", text)
-    lines = textwrap.wrap(bare, letters + len(tags), break_long_words=False, break_on_hyphens=False)
-    following = iter(tags)
-    return [re.sub("\0", lambda _: next(following), line) for line in lines]

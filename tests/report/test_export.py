@@ -15,12 +15,11 @@ import pandas as pd
 import plotly.io
 import pytest
 from command import sfl_sim
-from markupsafe import Markup
 from synthetic_run import World, write_run
 
 from sfl_sim.api import Results
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report import export, style
+from sfl_sim.report import export
 from sfl_sim.report.export import export_runs, tables
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
@@ -179,20 +178,6 @@ def test_no_result_changes_the_name_of_a_file(frames: Frames) -> None:
     assert (
         export.file_name("Forgetting", "Performance gap against rounds") == "forgetting-performance-gap-against-rounds"
     )
-
-
-def test_long_texts_are_broken_between_words_and_never_within_tags() -> None:
-    variant = style.Named(Markup("a name of many words, a=0.1, b=0.2"), "#0072B2", "solid")
-    lines = export.wrapped(f"{variant.html}: and more of it", 20)
-
-    assert len(lines) > 2
-    assert "".join(lines).count("<") == variant.html.count("<")
-    assert (
-        re.sub(r"<[^>]*>", "", " ".join(lines)).replace("\xa0", " ")
-        == "● a name of many words, a=0.1, b=0.2: and more of it"
-    )
-    assert all(len(re.sub(r"<[^>]*>", "", line)) <= 20 for line in lines)
-    assert export.wrapped("a name that looks like &lt;b&gt;", 50) == ["a name that looks like &lt;b&gt;"]
 
 
 CHROME = any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")))
