@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.fields import Concern, Count, Natural, NonNegative, Positive, Probability, Section
 
 
@@ -132,6 +130,8 @@ TestSets = Annotated[GlobalTest | RhoOod | OutOfClient, Field(discriminator="kin
 class Data(Section):
     """The data set and how it is split over the clients."""
 
+    one_of = (("name",), ("factory",))
+
     name: str | None = "digits"
     """Data set."""
     factory: str | None = None
@@ -175,16 +175,3 @@ class Data(Section):
     """Partition of the training samples among the clients."""
     test: Annotated[TestSets, Concern.LEARNING] = GlobalTest()
     """Test sets of the clients' own, besides the global one."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _factory_yields_no_name(cls, value: object) -> object:
-        return {"name": None, **value} if isinstance(value, Mapping) and value.get("factory") is not None else value
-
-    @model_validator(mode="after")
-    def _is_one_data_set(self) -> Data:
-        if self.name is not None and self.factory is not None:
-            raise ScenarioError("cannot be given together with a name", key="factory")
-        if self.name is None and self.factory is None:
-            raise ScenarioError("must not be empty without a factory", key="name")
-        return self

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, JsonValue, model_validator
 from pydantic_core import CoreSchema
@@ -129,18 +130,73 @@ class Section(BaseModel):
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
+    one_of: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """Groups of keys of which exactly one is given, as a whole; a group with a default yields to one that is given."""
 
-class Rated(Section):
-    """A section whose rates come from a profile or are given; a bare value may stand for the section."""
+    or_else: ClassVar[tuple[str, ...]] = ()
+    """Keys that suffice without any of these groups."""
 
-    rates: ClassVar[tuple[str, ...]]
-    """Fields that give the rates: all of them or none, and not together with a profile."""
-    instead: ClassVar[tuple[str, ...]] = ("profile",)
-    """Fields of which one must be given where the rates are not."""
+    @model_validator(mode="before")
+    @classmethod
+    def _yield_defaults(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        given = [group for group in cls.one_of if any(value.get(key) is not None for key in group)]
+        others = {key for group in cls.one_of if group not in given for key in group}
+        return {**dict.fromkeys(others), **value} if given else value
+
+    @model_validator(mode="after")
+    def _has_one_of_them(self) -> Self:
+        known = {group: [key for key in group if getattr(self, key) is not None] for group in self.one_of}
+        given = [group for group, keys in known.items() if keys]
+        for group in given:
+            if missing := [key for key in group if key not in known[group]]:
+                raise ScenarioError(f"needs {_all_of(missing)} too", key=known[group][0])
+        if len(given) > 1:
+            raise ScenarioError(
+                f"cannot be given together with {_all_of(given[0])}",
+                key=given[1][0],
+                found=getattr(self, given[1][0]),
+            )
+        if known and not given and all(getattr(self, key) is None for key in self.or_else):
+            (first, *_), *others = self.one_of
+            raise ScenarioError(f"must not be empty without {_all_of(itertools.chain(*others))}", key=first)
+        return self
+
+    @classmethod
+    def excluded_by(cls, key: str) -> set[str]:
+        """Return the keys that are removed when a grid or the command line sets `key`: those of the other groups."""
+        own = next((group for group in cls.one_of if key in group), ())
+        return {other for group in cls.one_of if own and group != own for other in group}
+
+    @classmethod
+    def of_key(cls, key: str) -> type[Section]:
+        """Return the class of the section that holds the dotted `key`, this one where it is unknown."""
+        step, _, rest = key.partition(".")
+        field = cls.model_fields.get(step)
+        sections = [*_sections(field.annotation)] if field and rest else []
+        rest = rest if not field or get_origin(field.annotation) is not dict else rest.partition(".")[2]
+        return next((section.of_key(rest) for section in sections), cls)
+
+
+def _all_of(keys: Iterable[str]) -> str:
+    """Return the keys as the end of a sentence: `a profile`, `uplink_bps and downlink_bps`."""
+    return " and ".join(key if "_" in key else f"a {key}" for key in keys)
+
+
+def _sections(annotation: Any) -> Iterator[type[Section]]:
+    """Generate the classes of sections that an annotation names."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections(part)
+
+
+class Bare(Section):
+    """A section in whose place a bare value may stand."""
+
     bare: ClassVar[Mapping[str, str]]
     """The field that a bare value stands for, by the value's JSON type."""
-
-    profile: str | None
 
     @model_validator(mode="before")
     @classmethod
@@ -148,22 +204,8 @@ class Rated(Section):
         if isinstance(value, str):
             return {cls.bare["string"]: value}
         if "number" in cls.bare and isinstance(value, int | float) and not isinstance(value, bool):
-            value = {cls.bare["number"]: value}
-        if isinstance(value, Mapping) and any(value.get(rate) is not None for rate in cls.rates):
-            return {"profile": None, **value}  # the default profile yields to rates, a given one does not
+            return {cls.bare["number"]: value}
         return value
-
-    @model_validator(mode="after")
-    def _has_one_source(self) -> Rated:
-        given = [rate for rate in self.rates if getattr(self, rate) is not None]
-        missing = [rate for rate in self.rates if rate not in given]
-        if given and missing:
-            raise ScenarioError(f"needs {' and '.join(missing)} too", key=given[0])
-        if given and self.profile is not None:
-            raise ScenarioError("cannot be given together with a profile", key=given[0])
-        if missing and all(getattr(self, field) is None for field in self.instead):
-            raise ScenarioError(f"must not be empty without {' and '.join(self.rates)}", key="profile")
-        return self
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.fields import of_any_tier
 from sfl_sim.scenario.own_code import object_name
-from sfl_sim.scenario.sections import EXCLUDES, KINDS
+from sfl_sim.scenario.sections import KINDS, Scenario
 
 Grid = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
@@ -136,17 +135,11 @@ def set_keys(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, A
         if key in KINDS and home.get("kind", value) != value:
             home.clear()
         if value is not None:
-            for excluded in EXCLUDES.get(_alike(key), ()):
+            for excluded in Scenario.of_key(key).excluded_by(_steps(key)[-1]):
                 home.pop(excluded, None)
     for key, value in layer.items():
         _home(result, key)[_steps(key)[-1]] = value
     return result
-
-
-def _alike(key: str) -> str:
-    """Give the key of clients or of the main server that one of a tier of servers is like."""
-    key = of_any_tier(key)
-    return key.replace("servers.*.backbone.", "clients.network.").replace("servers.*.", "server.")
 
 
 def _home(values: dict[str, Any], key: str) -> dict[str, Any]:

@@ -149,7 +149,7 @@ class Leakage(Section):
 class Power(Section):
     """Power of devices and radios; with it, a run reports energy."""
 
-    watts: ClassVar = ("uplink_w", "downlink_w")
+    one_of = (("radio",), ("uplink_w", "downlink_w"))
 
     compute_w: Positive | PerClient
     """Watts while a device computes: one number for all clients, a list of one for each, or a CSV file."""
@@ -163,15 +163,6 @@ class Power(Section):
     file."""
     idle_w: NonNegative = 0.0
     """Watts while a client that takes part in a round waits."""
-
-    @model_validator(mode="after")
-    def _has_one_source(self) -> Power:
-        given = [name for name in self.watts if getattr(self, name) is not None]
-        if self.radio is not None and given:
-            raise ScenarioError("cannot be given together with a radio", key=given[0])
-        if self.radio is None and len(given) < len(self.watts):
-            raise ScenarioError(f"must not be empty without {' and '.join(self.watts)}", key="radio")
-        return self
 
 
 class Directions(Section):
@@ -195,6 +186,7 @@ class Overhead(Section):
 class Shared(Section):
     """Links that clients share, beyond their own ones; messages get max-min fair shares of them."""
 
+    one_of = (("access_points",), ("file",))
     capacities: ClassVar = ("capacity_bps", "backhaul_bps")
 
     access_points: Count | None = None
@@ -209,17 +201,20 @@ class Shared(Section):
     file: str | None = None
     """Graph of your own, instead: a CSV file with the columns from, to and capacity_bps."""
 
+    @classmethod
+    def excluded_by(cls, key: str) -> set[str]:
+        """Return the keys that are removed when a grid or the command line sets `key`."""
+        return {*super().excluded_by(key), *(cls.capacities if key == "file" else ())}
+
     @model_validator(mode="after")
     def _is_one_graph(self) -> Shared:
-        given = [name for name in ("access_points", *self.capacities) if getattr(self, name) is not None]
+        given = [name for name in self.capacities if getattr(self, name) is not None]
         if self.file is not None:
             if given:
                 raise ScenarioError("cannot be given together with a file", key=given[0])
-        elif self.access_points is None:
-            raise ScenarioError("must not be empty without a file", key="access_points")
         elif self.duplex == "half" and isinstance(self.capacity_bps, Directions):
             raise ScenarioError("needs one capacity, which both directions share", key="duplex", found="half")
-        elif given == ["access_points"]:
+        elif not given:
             raise ScenarioError(f"share nothing without {' or '.join(self.capacities)}", key="access_points")
         return self
 

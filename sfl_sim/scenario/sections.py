@@ -6,7 +6,6 @@ data sets and orders exist is not known here; the composition root checks those 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -24,6 +23,7 @@ from pydantic_core.core_schema import no_info_before_validator_function
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.data import Data
 from sfl_sim.scenario.fields import (
+    Bare,
     Concern,
     Correlation,
     Count,
@@ -34,7 +34,6 @@ from sfl_sim.scenario.fields import (
     PerClient,
     Positive,
     PositiveShare,
-    Rated,
     Section,
     Seed,
     Table,
@@ -77,20 +76,18 @@ class ClientCuts(Section):
 class Init(Section):
     """Initial weights other than those drawn with the seed of the run."""
 
+    one_of = (("run",), ("seed",))
+
     run: Annotated[str, Field(min_length=1)] | None = None
     """Folder of a finished run with one variant and one seed, whose final model is where training begins."""
     seed: Seed | None = None
     """Seed of the initial weights alone."""
 
-    @model_validator(mode="after")
-    def _is_one_of_them(self) -> Init:
-        if (self.run is None) == (self.seed is None):
-            raise ScenarioError("needs a run or a seed, and not both", key="run", found=self.run)
-        return self
-
 
 class Model(Section):
     """The network and where it is cut."""
+
+    one_of = (("name",), ("factory",))
 
     name: str | None = "cnn_small"
     """Network; torchvision:NAME or timm:NAME is one of these libraries."""
@@ -107,21 +104,6 @@ class Model(Section):
     """The layer after which the server takes over from the clients: its index, its name, or its relative depth, a
     number between 0 and 1; or a section, for clients or rounds that differ."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _factory_yields_no_name(cls, value: object) -> object:
-        if isinstance(value, Mapping) and value.get("factory") is not None:
-            return {"name": None, **value}
-        return value
-
-    @model_validator(mode="after")
-    def _is_one_network(self) -> Model:
-        if self.name is not None and self.factory is not None:
-            raise ScenarioError("cannot be given together with a name", key="factory")
-        if self.name is None and self.factory is None:
-            raise ScenarioError("must not be empty without a factory", key="name")
-        return self
-
 
 class Throttling(Section):
     """Throttling of devices that get hot while they compute."""
@@ -134,10 +116,10 @@ class Throttling(Section):
     """Time constant in seconds with which a device that rests cools down."""
 
 
-class Compute(Rated):
+class Compute(Bare):
     """Speed of the clients' devices."""
 
-    rates = ("macs_per_s",)
+    one_of = (("profile",), ("macs_per_s",))
     bare: ClassVar = {"string": "profile", "number": "macs_per_s"}
 
     profile: str | None = "ai_benchmark"
@@ -160,11 +142,11 @@ class Compute(Rated):
     """Throttling of hot devices: a section; null means none."""
 
 
-class Network(Rated):
+class Network(Bare):
     """Rates and latency of the clients' links."""
 
-    rates = ("uplink_bps", "downlink_bps")
-    instead = ("profile", "trace")
+    one_of = (("profile",), ("uplink_bps", "downlink_bps"))
+    or_else = ("trace",)
     bare: ClassVar = {"string": "profile"}
 
     profile: str | None = "mobiperf"
@@ -229,6 +211,8 @@ class Clients(Section):
 class Station(Section):
     """A server and its queue."""
 
+    one_of = (("speedup",), ("macs_per_s",))
+
     speedup: Annotated[Positive | None, Concern.SYSTEM] = 100.0
     """Server/client compute ratio (gamma): a client's mean time per multiply-accumulate over the server's. The server
     then follows the devices that are drawn."""
@@ -250,25 +234,10 @@ class Station(Section):
     recorded: Annotated[str | None, Concern.ORDER, OnlyWith("order", "recorded")] = None
     """recorded: the run's folder, or its ops.parquet, whose clients are served in the same sequence."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _ratio_yields_to_rate(cls, value: object) -> object:
-        if isinstance(value, Mapping) and value.get("macs_per_s") is not None:
-            return {"speedup": None, **value}
-        return value
-
     @field_validator("recorded")
     @classmethod
     def _is_a_table(cls, value: str | None) -> str | None:
         return value and (value if value.endswith(".parquet") else f"{value.rstrip('/')}/ops.parquet")
-
-    @model_validator(mode="after")
-    def _has_one_rate(self) -> Station:
-        if self.macs_per_s is not None and self.speedup is not None:
-            raise ScenarioError("cannot be given together with speedup", key="macs_per_s", found=self.macs_per_s)
-        if self.macs_per_s is None and self.speedup is None:
-            raise ScenarioError("must not be empty without macs_per_s", key="speedup")
-        return self
 
 
 class Server(Station):
@@ -603,28 +572,6 @@ class Scenario(Section):
     benchmark: Annotated[Benchmark | None, Concern.SHOWING] = None
     """Comparison of the variants with equal tuning, for `sfl-sim benchmark`; no part of the training."""
 
-
-EXCLUDES = {
-    "data.name": ("factory",),
-    "data.factory": ("name",),
-    "model.name": ("factory",),
-    "model.factory": ("name",),
-    "model.init.run": ("seed",),
-    "model.init.seed": ("run",),
-    "clients.compute.profile": Compute.rates,
-    "clients.compute.macs_per_s": ("profile",),
-    "clients.network.profile": Network.rates,
-    "clients.network.uplink_bps": ("profile",),
-    "clients.network.downlink_bps": ("profile",),
-    "clients.network.shared.file": ("access_points", *Shared.capacities),
-    "clients.network.shared.access_points": ("file",),
-    "server.speedup": ("macs_per_s",),
-    "server.macs_per_s": ("speedup",),
-    "clients.power.radio": Power.watts,
-    "clients.power.uplink_w": ("radio",),
-    "clients.power.downlink_w": ("radio",),
-}
-"""Keys that are removed when a grid or an option on the command line sets another key."""
 
 KINDS = (
     "data.partition.kind", "data.test.kind", "serving.arrivals.kind", "serving.threshold.kind", "serving.service.kind",

@@ -246,7 +246,7 @@ SCENARIO = {"data": {"name": "digits", "train_samples": 120, "test_samples": 50}
         ),
         ({"count": 0}, {}, r"servers\.edge\.count"),
         ({"wrkers": 2}, {}, r"unknown key.*did you mean 'workers'"),
-        ({"macs_per_s": 1e9, "speedup": 3}, {}, r"servers\.edge\.macs_per_s: cannot be given together with speedup"),
+        ({"macs_per_s": 1e9, "speedup": 3}, {}, r"servers\.edge\.macs_per_s: cannot be given together with a speedup"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(edge, more, problem):

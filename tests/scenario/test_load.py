@@ -250,7 +250,7 @@ TOP = (
         ),
         (
             "clients:\n  compute:\n    profile: phones\n    macs_per_s: 1e9\n",
-            "a.yaml:4: clients.compute.macs_per_s: cannot be given together with a profile",
+            "a.yaml:4: clients.compute.macs_per_s: cannot be given together with a profile (found 1000000000.0)",
         ),
         (
             "data:\n  partition:\n    p: 0.5\n",

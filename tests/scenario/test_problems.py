@@ -65,13 +65,6 @@ def said(values):
             "model.cut.values.1: must be a whole number of at least 1 or text or a number above 0 and below 1 "
             "(found 1.5)",
         ),
-        ({"model": {"name": "lenet5", "factory": "nets:make"}}, "model.factory: cannot be given together with a name"),
-        (
-            {"server": {"speedup": 10, "macs_per_s": 2}},
-            "server.macs_per_s: cannot be given together with speedup (found 2.0)",
-        ),
-        ({"server": {"speedup": None}}, "server.speedup: must not be empty without macs_per_s"),
-        ({"model": {"name": None}}, "model.name: must not be empty without a factory"),
         (
             {"server": {"workers": len}},
             "server.workers: must be a whole number of at least 1 or 'unlimited' (found <built-in function len>)",
@@ -157,15 +150,6 @@ def said(values):
             {"clients": {"compute": {"macs_per_s": []}}},
             "clients.compute.macs_per_s: must be a number above 0 or a list with one or more items, "
             "each a number above 0 or text or null (found [])",
-        ),
-        (
-            {"clients": {"compute": {"macs_per_s": 1, "profile": "phones"}}},
-            "clients.compute.macs_per_s: cannot be given together with a profile",
-        ),
-        ({"clients": {"network": {"uplink_bps": 1}}}, "clients.network.uplink_bps: needs downlink_bps too"),
-        (
-            {"clients": {"network": {"profile": None}}},
-            "clients.network.profile: must not be empty without uplink_bps and downlink_bps",
         ),
         (
             {"method": {"plan": [1, {2}]}},

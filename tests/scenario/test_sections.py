@@ -7,7 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.data import Dirichlet, DominantLabel, Iid
+from sfl_sim.scenario.grid import set_keys
+from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.sections import Clients, Compute, Method, Network, Scenario, Server
 
 
@@ -52,21 +55,47 @@ def test_given_rates_need_no_profile():
 
 
 @pytest.mark.parametrize(
-    ("section", "values"),
+    ("section", "values", "key"),
     [
-        (Compute, {"profile": "phones", "macs_per_s": 1.0}),
-        (Compute, {"profile": None}),
-        (Compute, True),
-        (Network, {"profile": "4g", "uplink_bps": 1.0, "downlink_bps": 1.0}),
-        (Network, {"uplink_bps": 1.0}),
-        (Network, {"downlink_bps": 1.0}),
-        (Network, {"profile": None}),
-        (Network, 1e6),
+        ("clients.compute", {"profile": "phones", "macs_per_s": 1.0}, "macs_per_s"),
+        ("clients.compute", {"profile": None}, "profile"),
+        ("clients.network", {"profile": "4g", "uplink_bps": 1.0, "downlink_bps": 1.0}, "uplink_bps"),
+        ("clients.network", {"uplink_bps": 1.0}, "uplink_bps"),
+        ("clients.network", {"downlink_bps": 1.0}, "downlink_bps"),
+        ("clients.network", {"profile": None}, "profile"),
+        ("clients.network.shared", {"access_points": 1, "file": "edges.csv"}, "file"),
+        ("server", {"speedup": 10, "macs_per_s": 2}, "macs_per_s"),
+        ("server", {"speedup": None}, "speedup"),
+        ("servers.edge", {"count": 2, "speedup": None}, "speedup"),
+        ("model", {"name": "lenet5", "factory": "nets:make"}, "factory"),
+        ("model", {"name": None}, "name"),
+        ("model.init", {"run": "reports/mine", "seed": 1}, "seed"),
+        ("model.init", {}, "run"),
+        ("data", {"name": None}, "name"),
     ],
 )
-def test_rates_have_exactly_one_source(section, values):
-    with pytest.raises(ValidationError):
-        section.model_validate(values)
+def test_of_alternatives_exactly_one_is_given(section, values, key):
+    with pytest.raises(ScenarioError) as caught:
+        parse(set_keys({}, {section: values}))
+    assert caught.value.key == f"{section}.{key}"
+
+
+@pytest.mark.parametrize(
+    ("key", "excluded"),
+    [
+        ("data.factory", {"name"}),
+        ("clients.network.profile", {"uplink_bps", "downlink_bps"}),
+        ("clients.network.uplink_bps", {"profile"}),
+        ("clients.network.scale", set()),
+        ("clients.network.shared.file", {"access_points", "capacity_bps", "backhaul_bps"}),
+        ("servers.edge.macs_per_s", {"speedup"}),
+        ("servers.edge.backbone.downlink_bps", {"profile"}),
+        ("benchmark.links.far.uplink_bps", {"profile"}),
+        ("no.such.key", set()),
+    ],
+)
+def test_a_key_that_a_grid_sets_excludes_its_alternatives(key, excluded):
+    assert Scenario.of_key(key).excluded_by(key.rpartition(".")[2]) == excluded
 
 
 def test_a_method_takes_options_of_its_own_and_no_other_section_does():
