@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -60,10 +60,6 @@ Jobs = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of a trial; all cores unless given.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Plotly = Annotated[
-    Literal["embedded", "directory"],
-    typer.Option(help="Where the 5 MB that draw figures are: in the page, or once beside all pages of a folder."),
-]
 
 
 class Terminal(Console):
@@ -133,18 +129,7 @@ class Interrupted(Exception):
     """Ctrl-C was pressed; finished rounds have been kept."""
 
 
-def say_page(page: Path, plotly: str) -> None:
-    """Print the path of a page, after what pages can share has been moved out of it if that is wanted."""
-    if plotly == "directory":
-        from sfl_sim.report.html_page import share_plotly  # plotly takes a while
-
-        share_plotly(page)
-    say(page)
-
-
-def conclude(
-    outcome: Outcome, page: str, table: Callable[[Path], RenderableType] | None, plotly: str = "embedded"
-) -> None:
+def conclude(outcome: Outcome, page: str, table: Callable[[Path], RenderableType] | None) -> None:
     """Print the table of a study's results, if wanted, and the path of its page, or of its folder if it has none.
 
     Raises Interrupted if the study was.
@@ -157,14 +142,14 @@ def conclude(
         else:
             Terminal().print(shown)
     if (outcome.folder / page).exists():
-        say_page(outcome.folder / page, plotly)
+        say(outcome.folder / page)
     else:
         say(outcome.folder)
     if outcome.status == "interrupted":
         raise Interrupted
 
 
-def conclude_trials(train: Callable[[], Outcome], *, quiet: bool, plotly: str = "embedded") -> None:
+def conclude_trials(train: Callable[[], Outcome], *, quiet: bool) -> None:
     """Conclude a run. Raises TrialsFailed if trials failed, after what the others gave has been shown."""
     from sfl_sim.studies.launch import TrialsFailed
 
@@ -177,7 +162,7 @@ def conclude_trials(train: Callable[[], Outcome], *, quiet: bool, plotly: str = 
         outcome, failure = error.outcome, error
     from sfl_sim.report.terminal import results_in_terminal
 
-    conclude(outcome, "report.html", None if quiet else results_in_terminal, plotly)
+    conclude(outcome, "report.html", None if quiet else results_in_terminal)
     if failure:
         raise failure
 

@@ -9,7 +9,6 @@ import typer
 
 from sfl_sim.cli.app import (
     Overrides,
-    Plotly,
     ScenarioFile,
     Terminal,
     app,
@@ -17,7 +16,6 @@ from sfl_sim.cli.app import (
     place_of_page,
     read_study,
     say,
-    say_page,
 )
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.scenario.own_code import permission
@@ -52,7 +50,6 @@ def run(
         typer.Option(help="Let a Ray cluster place the agents: auto or ray://..., or local for Ray on this machine."),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of a node.")] = 1,
-    plotly: Plotly = "embedded",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the report.")] = False,
 ) -> None:
     """Run a scenario on real processes, one for each client and one for the server, and measure what it takes.
@@ -70,7 +67,7 @@ def run(
         with progress(Terminal(stderr=True), quiet) as notify:
             return run_live(training(study), out, nodes=nodes, emulate=emulate, threads=threads, notify=notify)
 
-    conclude_trials(train, quiet=quiet, plotly=plotly)
+    conclude_trials(train, quiet=quiet)
 
 
 @live.command()
@@ -102,7 +99,6 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="The page; by default compared.html in the live run's folder.")
     ] = None,
-    plotly: Plotly = "embedded",
 ) -> None:
     """Lay a live run beside a simulated one: rounds, operations, waiting, order of service and bytes.
 
@@ -116,7 +112,7 @@ def compare(
 
     with blamed_on(*runs):
         simulated, recorded = (given[0], None) if given else _simulated(measured)
-        say_page(write_live(simulated, measured, page, recorded), plotly)
+        say(write_live(simulated, measured, page, recorded))
 
 
 def _simulated(measured: Path) -> tuple[Path, Path | None]:

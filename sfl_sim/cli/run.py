@@ -11,7 +11,6 @@ from sfl_sim.cli.app import (
     Device,
     Jobs,
     Overrides,
-    Plotly,
     ScenarioFile,
     Terminal,
     Threads,
@@ -20,7 +19,7 @@ from sfl_sim.cli.app import (
     conclude,
     conclude_trials,
     read_study,
-    say_page,
+    say,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ def run(
             help="Log every round: tensorboard=FOLDER, wandb=PROJECT, mlflow=STORE, or package.module:function.",
         ),
     ] = [],
-    plotly: Plotly = "embedded",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the report.")] = False,
 ) -> None:
     """Run a scenario and write its report.
@@ -94,7 +92,7 @@ def run(
         with progress(console, quiet) as shown, logging(log, shown) as notify:
             return run_study(study, out, settings, notify)
 
-    conclude_trials(train, quiet=quiet, plotly=plotly)
+    conclude_trials(train, quiet=quiet)
 
 
 @app.command()
@@ -108,7 +106,6 @@ def benchmark(
     jobs: Jobs = None,
     threads: Threads = None,
     device: Device = "auto",
-    plotly: Plotly = "embedded",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
 ) -> None:
     """Compare methods: each is tuned alike, trained with new seeds and timed on several links. It goes on if repeated.
@@ -126,7 +123,7 @@ def benchmark(
     folder = run_benchmark(training(study), add, out, settings, lambda: progress(Terminal(stderr=True), quiet))
     if not quiet:
         Terminal().print(benchmark_in_terminal(folder))
-    say_page(write_benchmark(folder, folder / "benchmark.html"), plotly)
+    say(write_benchmark(folder, folder / "benchmark.html"))
 
 
 @app.command()
@@ -139,7 +136,6 @@ def privacy(
     threads: Threads = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     device: Device = "auto",
-    plotly: Plotly = "embedded",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
 ) -> None:
     """Train a scenario at all combinations of what varies, and show what the cut gives away of the clients' samples.
@@ -162,7 +158,7 @@ def privacy(
         outcome = run_study(study, out, settings, notify)
     from sfl_sim.report.pages.privacy import privacy_in_terminal
 
-    conclude(outcome, "privacy.html", None if quiet else privacy_in_terminal, plotly)
+    conclude(outcome, "privacy.html", None if quiet else privacy_in_terminal)
 
 
 @app.command()
@@ -178,7 +174,6 @@ def serve(
         bool, typer.Option("--timing-only", help="Serve without training, with exits drawn at random.")
     ] = False,
     device: Device = "auto",
-    plotly: Plotly = "embedded",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
 ) -> None:
     """Serve requests with the trained model of a scenario, and write the report of latency and accuracy.
@@ -195,4 +190,4 @@ def serve(
         outcome = served.run(run, out, notify)
     from sfl_sim.report.terminal import served_in_terminal
 
-    conclude(outcome, "serving.html", None if quiet else served_in_terminal, plotly)
+    conclude(outcome, "serving.html", None if quiet else served_in_terminal)

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -14,7 +14,6 @@ from rich.table import Table
 from sfl_sim.cli.app import (
     Device,
     Overrides,
-    Plotly,
     Runs,
     ScenarioFile,
     Terminal,
@@ -22,7 +21,6 @@ from sfl_sim.cli.app import (
     place_of_page,
     read_study,
     say,
-    say_page,
 )
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.installed import is_of_library
@@ -51,64 +49,92 @@ def report(
         Path | None, typer.Option(metavar="DIR", help="Also write tables and figures to this folder.")
     ] = None,
     format: Annotated[
-        list[str] | None,
+        list[str],
         typer.Option(
-            help="Formats of the export: csv (default), parquet, tex, svg, pdf, graphml, json, or csv,svg ..."
+            help="Formats of the export: csv (default), parquet, tex, svg, pdf, graphml, json, or csv,svg ... "
+            "Or trace: RUN/trace.json.gz, the timeline for ui.perfetto.dev."
         ),
+    ] = [],
+    log: Annotated[
+        str | None, typer.Option(metavar="mlflow=STORE", help="Log the runs in MLflow: in a folder, or at a URI.")
     ] = None,
-    plotly: Plotly = "embedded",
+    show: Annotated[
+        bool, typer.Option("--open", help="Open the page in a browser; of one run, the page that it has.")
+    ] = False,
+    plotly: Annotated[
+        Literal["embedded", "directory"],
+        typer.Option(help="Where the 5 MB that draw figures are: in the page, or once beside all pages of a folder."),
+    ] = "embedded",
 ) -> None:
     """Write the report of stored runs again, or one page for several; export what it shows.
 
-    Of a run with attacks also its page on privacy, NAME-privacy.html beside --out NAME.html.
+    Of a run with attacks also its page on privacy, NAME-privacy.html beside --out NAME.html. With --log or
+    --format trace, a page is written only where --out or --export asks for one.
 
     Example: sfl-sim report reports/first reports/second --out both.html
     """
+    if show and len(runs) == 1 and not (out or export or log or format):
+        _open(_stored_page(runs[0]))
+        return
+    formats = [word.strip() for text in format for word in text.split(",")]
+    drawn = [form for form in formats if form != "trace"]
+    if drawn and not export:
+        raise ScenarioError("needs a folder: --export DIR", key="--format")
+    if log and not log.startswith("mlflow="):
+        raise ScenarioError("no such place", key="--log", found=log, allowed="mlflow=STORE")
+    page = place_of_page(out) if out else export / "report.html" if export else None
+    with blamed_on(*runs):
+        if log:
+            from sfl_sim.report.mlflow_log import log_runs
+
+            store = log.removeprefix("mlflow=")
+            say(f"{store}: {log_runs(runs, store)}")
+        if "trace" in formats:
+            from sfl_sim.report.load import load_unchanged
+            from sfl_sim.report.perfetto import write_trace
+
+            for run in runs:
+                say(write_trace(load_unchanged(run).folder))
+        if page or show or not (log or "trace" in formats):
+            page = page or _page_of(runs, "report.html")
+            _write_report(runs, page, export, drawn or ["csv"], plotly)
+            if show:
+                _open(page)
+
+
+def _write_report(runs: list[Path], page: Path, export: Path | None, formats: list[str], plotly: str) -> None:
     from sfl_sim.report.export import export_runs
+    from sfl_sim.report.html_page import share_plotly
     from sfl_sim.report.pages.run import write_report
 
-    if format and not export:
-        raise ScenarioError("needs a folder: --export DIR", key="--format")
-    page = place_of_page(out) if out else export / "report.html" if export else _page_of(runs, "report.html")
-    with blamed_on(*runs):
-        if export:
-            say(export_runs(runs, export, format or ["csv"]))
-        say_page(write_report(runs, page), plotly)
-        if len(runs) == 1 and (runs[0] / "leakage.parquet").exists():
-            from sfl_sim.report.pages.privacy import write_privacy
+    if export:
+        say(export_runs(runs, export, formats))
+    pages = [write_report(runs, page)]
+    if len(runs) == 1 and (runs[0] / "leakage.parquet").exists():
+        from sfl_sim.report.pages.privacy import write_privacy
 
-            name = "privacy.html" if page.name == "report.html" else f"{page.stem}-privacy.html"  # one for each --out
-            say_page(write_privacy(runs[0], page.with_name(name)), plotly)
-
-
-@app.command()
-def trace(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
-) -> None:
-    """Write the timeline of a run for ui.perfetto.dev: RUN/trace.json.gz.
-
-    Example: sfl-sim trace reports/heterogeneous_bw
-    """
-    from sfl_sim.report.load import load_unchanged
-    from sfl_sim.report.perfetto import write_trace
-
-    with blamed_on(run):
-        say(write_trace(load_unchanged(run).folder))
+        name = "privacy.html" if page.name == "report.html" else f"{page.stem}-privacy.html"  # one for each --out
+        pages.append(write_privacy(runs[0], page.with_name(name)))
+    for written in pages:
+        if plotly == "directory":
+            share_plotly(written)
+        say(written)
 
 
-@app.command()
-def mlflow(
-    runs: Runs,
-    store: Annotated[str, typer.Option(metavar="DIR", help="A folder, or the URI of a tracking server.")] = "mlruns",
-) -> None:
-    """Log stored runs in MLflow, one run for each variant and seed.
+def _stored_page(run: Path) -> Path:
+    """Return the page in the folder of a run, a serving or a what-if, or in that of this name in reports/."""
+    places = [folder / page for folder in (run, Path("reports") / run) for page in PAGES]
+    page = next((place for place in places if place.is_file()), None)
+    if page is None:
+        raise ScenarioError("has no page", key="RUN", found=str(run), allowed="a folder with " + ", ".join(PAGES))
+    return page
 
-    Example: sfl-sim mlflow reports/heterogeneous_bw --store mlruns
-    """
-    from sfl_sim.report.mlflow_log import log_runs
 
-    with blamed_on(*runs):
-        say(f"{store}: {log_runs(runs, store)}")
+def _open(page: Path) -> None:
+    import webbrowser
+
+    webbrowser.open(page.resolve().as_uri())
+    say(page)
 
 
 @app.command()
@@ -120,7 +146,6 @@ def landscape(
     span: Annotated[float, typer.Option(help="Extent of line and plane, in lengths of the model's filters.")] = 1.0,
     samples: Annotated[int, typer.Option(min=1, help="Number of test samples on which the loss is measured.")] = 1000,
     device: Device = "auto",
-    plotly: Plotly = "embedded",
 ) -> None:
     """Show how flat the loss is around the final models of stored runs.
 
@@ -132,7 +157,7 @@ def landscape(
     page = place_of_page(out, ".html", ".parquet") if out else _page_of(runs, "landscape.html")
     with progress(Terminal(stderr=True)) as notify, blamed_on(*runs):
         survey(runs, page, Extent(points, plane_points, span, samples), device=device, notify=notify)
-    say_page(page, plotly)
+    say(page)
 
 
 def _page_of(runs: list[Path], name: str) -> Path:
@@ -181,24 +206,6 @@ def _show_partition(study: Study, page: Path) -> None:
     found = preview(study)
     Terminal().print(preview_in_terminal(found))
     say(write_preview(found, page))
-
-
-@app.command("open")
-def open_(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, a serving or a what-if; or its name in reports/.")],
-) -> None:
-    """Open the page of a run in the browser.
-
-    Example: sfl-sim open reports/heterogeneous_bw
-    """
-    import webbrowser
-
-    places = [folder / page for folder in (run, Path("reports") / run) for page in PAGES]
-    page = next((place for place in places if place.is_file()), None)
-    if page is None:
-        raise ScenarioError("has no page", key="RUN", found=str(run), allowed="a folder with " + ", ".join(PAGES))
-    webbrowser.open(page.resolve().as_uri())
-    say(page)
 
 
 @lists.command()

@@ -73,7 +73,7 @@ def log_runs(folders: Sequence[Path], store: str) -> Tally:
         for run in runs:
             _log(client, run, tally)
     except (MlflowException, OSError) as error:
-        raise ScenarioError(" ".join(str(error).split()), key="--store", found=store) from error
+        raise ScenarioError(" ".join(str(error).split()), key="--log", found=store) from error
     return tally
 
 
@@ -93,7 +93,7 @@ def mlflow_client(store: str) -> MlflowClient:
     try:
         return MlflowClient(tracking_uri=store)
     except (MlflowException, OSError, ValueError) as error:
-        raise ScenarioError(" ".join(str(error).split()), key="--store", found=store) from error
+        raise ScenarioError(" ".join(str(error).split()), key="--log", found=store) from error
 
 
 def _log(client: MlflowClient, run: Run, tally: Tally) -> None:

@@ -61,7 +61,7 @@ def wandb(place: str) -> Iterator[Log]:
 
 @contextmanager
 def mlflow(place: str) -> Iterator[Log]:
-    """Log a run for each trial in the MLflow store `place`, a folder or a URI; `sfl-sim mlflow` logs finished ones."""
+    """Log a run for each trial in the MLflow store `place`, a folder or a URI; `report --log` logs finished ones."""
     client = mlflow_client(place)
     known = client.get_experiment_by_name("sfl-sim")
     experiment = known.experiment_id if known else client.create_experiment("sfl-sim")

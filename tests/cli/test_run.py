@@ -47,7 +47,7 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
     assert rounds["accuracy"].between(0, 1).all()
     labels = pd.read_parquet(out / "labels.parquet")
     assert labels.groupby(["variant", "round"])["position"].apply(sorted).map(lambda p: p == list(range(10))).all()
-    sfl_sim("trace", out)
+    sfl_sim("report", out, "--format", "trace")
     events = json.loads(gzip.decompress((out / "trace.json.gz").read_bytes()))["traceEvents"]
     assert sum(e["ph"] == "X" for e in events) == len(pd.read_parquet(out / "ops.parquet"))
     printed = capsys.readouterr()

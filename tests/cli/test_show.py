@@ -178,7 +178,11 @@ def test_a_run_with_a_changed_figure_is_warned_of_on_its_page_and_refused_where_
     summary = tmp_path / "run" / "summary.json"
     summary.write_text(summary.read_text().replace('"rounds": 2', '"rounds": 3'))
     told = "summary.json is not what the run has written, by its SHA256SUMS"
-    for refused in (["report", "run", "--export", "tables"], ["mlflow", "run"], ["landscape", "run"]):
+    for refused in (
+        ["report", "run", "--export", "tables"],
+        ["report", "run", "--log", "mlflow=runs"],
+        ["landscape", "run"],
+    ):
         sfl_sim(*refused, code=2)
         assert f"sfl-sim: run: {told}" in capsys.readouterr().err
     with pytest.raises(package.ScenarioError, match=f"folder: {told}"):
@@ -271,9 +275,9 @@ def test_the_page_of_a_run_is_opened_by_folder_or_by_name(tmp_path, monkeypatch,
         Path(page).parent.mkdir(parents=True)
         Path(page).touch()
     for folder in ("mine", "reports/mine", "asked"):
-        sfl_sim("open", folder)
+        sfl_sim("report", folder, "--open")
     assert opened == [(tmp_path / page).as_uri() for page in ("reports/mine/report.html",) * 2 + ("asked/whatif.html",)]
-    sfl_sim("open", "nothing", code=2)
+    sfl_sim("report", "nothing", "--open", code=2)
     assert "RUN: has no page (found 'nothing'" in capsys.readouterr().err
 
 
@@ -281,7 +285,7 @@ def test_a_what_if_is_asked_again_and_refused_where_a_run_is_needed(scenario, ca
     question = ("whatif", scenario, "--vary", "server.workers=1,2", "--set", "grid={}", "--out", "asked", "-q")
     sfl_sim(*question)
     capsys.readouterr()
-    for command in ("report --export=tables", "reprice", "landscape", "mlflow", "serve"):
+    for command in ("report --export=tables", "reprice", "landscape", "report --log=mlflow=runs", "serve"):
         sfl_sim(*command.split(), "asked", code=2)
         said = capsys.readouterr().err
         assert said.startswith("sfl-sim: ")

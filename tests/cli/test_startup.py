@@ -51,7 +51,7 @@ def test_no_command_waits_for_a_library_that_it_does_not_need(tmp_path):
         "0 list schema",
         "0 list keys",
         "0 check mine.yaml --no-data",
-        "2 open reports/no_such_run",
+        "2 report reports/no_such_run --open",
         *(f"2 {command} no_such_file.yaml" for command in scenario),
         *(f"2 {command} mine.yaml --set train.roundz=3" for command in scenario),
         "2 mine.yaml --set model.name=cnn_smal",

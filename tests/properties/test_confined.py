@@ -116,5 +116,5 @@ def test_nor_is_what_they_lead_to_logged_elsewhere(place, monkeypatch):
     run, precious = place / "reports" / "theirs", place / "precious"
     precious.write_text("a private key")
     planted(run, precious)
-    main(["mlflow", str(run), "--store", "mlruns"])
+    main(["report", str(run), "--log", "mlflow=mlruns"])
     assert [path.name for path in place.glob("mlruns/**/artifacts/*")] == ["summary.json", "scenario.yaml"]

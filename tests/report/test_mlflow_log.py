@@ -83,7 +83,7 @@ def test_logging_again_adds_nothing(world: World, tmp_path: Path, store: Path, c
     folder = write_run(tmp_path / "stored", world)
 
     for told in ("4 runs logged", "0 runs logged, 4 there already"):
-        sfl_sim("mlflow", folder, "--store", store)
+        sfl_sim("report", folder, "--log", f"mlflow={store}")
         assert capsys.readouterr().out.strip() == f"{store}: {told}"
     assert [len(runs) for runs in found_in(store)] == [1, 4]
 
@@ -118,7 +118,7 @@ def test_a_timing_only_run_has_no_accuracy_and_is_logged_all_the_same(
 @pytest.mark.parametrize("unusable", ["nowhere://x", __file__, "http://127.0.0.1:9"])
 def test_a_store_that_cannot_be_used_is_one_line(small_folder: Path, unusable: str) -> None:
     os.environ["MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR"] = "0"
-    with pytest.raises(ScenarioError, match="--store") as raised:
+    with pytest.raises(ScenarioError, match="--log") as raised:
         log_runs([small_folder], unusable)
     assert "\n" not in str(raised.value)
 
@@ -127,12 +127,12 @@ def test_without_mlflow_the_extra_is_named(
     small_folder: Path, tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    sfl_sim("mlflow", small_folder, "--store", store, code=2)
+    sfl_sim("report", small_folder, "--log", f"mlflow={store}", code=2)
     assert capsys.readouterr().err.strip().endswith("MLflow is not installed: pip install 'sfl-sim[mlflow]'")
     assert not store.exists()
 
 
 def test_an_address_that_is_none_is_refused_as_the_store(world: World, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "stored", world)
-    with pytest.raises(ScenarioError, match=r"--store: Invalid IPv6 URL \(found 'http://\[::1'\)"):
+    with pytest.raises(ScenarioError, match=r"--log: Invalid IPv6 URL \(found 'http://\[::1'\)"):
         log_runs([folder], "http://[::1")
