@@ -25,10 +25,10 @@ class Choice:
     path: str
 
 
-Point = Mapping[str, Choice]
+Setting = Mapping[str, Choice]
 
 
-def points(grid: Grid) -> Iterator[Point]:
+def points(grid: Grid) -> Iterator[Setting]:
     """Generate every combination of the values in a grid, or in each of a list of grids.
 
     An empty grid has one point, which sets nothing. A value that is no list counts as a list of one.
@@ -55,7 +55,7 @@ def _choices(key: str, values: Any, path: str) -> list[Choice]:
     return [Choice(value, f"{path}.{i}") for i, value in enumerate(values)]
 
 
-def names(points: Sequence[Point], unvaried: str) -> list[str]:
+def names(points: Sequence[Setting], unvaried: str) -> list[str]:
     """Give the names of grid points, made of their values ("hydra, cut=2"); `unvaried` names a point without any.
 
     Points with equal values of different keys are told apart by these ("up=int8", "down=int8"), and objects of one name
@@ -66,7 +66,7 @@ def names(points: Sequence[Point], unvaried: str) -> list[str]:
     """
     endings = Counter(_ending(key) for key in {key for point in points for key in point})
 
-    def name(point: Point, label: Callable[[str, Any], str]) -> str:
+    def name(point: Setting, label: Callable[[str, Any], str]) -> str:
         short = {key: key if endings[_ending(key)] > 1 else _ending(key) for key in point}
         return ", ".join(label(short[key], choice.value) for key, choice in point.items()) or unvaried
 
@@ -82,7 +82,7 @@ def names(points: Sequence[Point], unvaried: str) -> list[str]:
     return result
 
 
-def names_without(points: Sequence[Point], unvaried: str, dropped: Callable[[str], bool]) -> list[str]:
+def names_without(points: Sequence[Setting], unvaried: str, dropped: Callable[[str], bool]) -> list[str]:
     """Give the names of points without the keys that are `dropped`; points that differ in them alone share a name."""
     kept = [{key: choice for key, choice in point.items() if not dropped(key)} for point in points]
     values = [*map(_settled, kept)]
@@ -91,7 +91,7 @@ def names_without(points: Sequence[Point], unvaried: str, dropped: Callable[[str
     return [named[value] for value in values]
 
 
-def _settled(point: Point) -> str:
+def _settled(point: Setting) -> str:
     """Give what a point sets as text, equal for `{wire: {up: int8}}` and `{wire.up: int8}`."""
     return json.dumps(set_keys({}, {key: choice.value for key, choice in point.items()}), sort_keys=True)
 

@@ -25,7 +25,7 @@ from sfl_sim.scenario.source_locations import Place, SourceLocations
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sfl_sim.scenario.grid import Grid, Point
+    from sfl_sim.scenario.grid import Grid, Setting
 
 MAX_NAME = 100
 MAX_RUNS = 10_000
@@ -170,7 +170,7 @@ def _is_of_serving(key: str) -> bool:
     return key.partition(".")[0] == "serving"
 
 
-def _names_serving(grid: Iterable[Point]) -> bool:
+def _names_serving(grid: Iterable[Setting]) -> bool:
     return any(_is_of_serving(key) for point in grid for key in point)
 
 
