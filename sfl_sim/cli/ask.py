@@ -26,8 +26,6 @@ from sfl_sim.errors import ScenarioError, blamed_on
 
 devices = typer.Typer(no_args_is_help=True)
 app.add_typer(devices, name="devices", help="Rates and costs of your own devices and links.")
-DRAWS = 50
-"""Default number of drawn systems."""
 
 Trained = Annotated[
     list[Path],
@@ -44,11 +42,10 @@ def whatif(
     out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-whatif.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Configurations to walk side by side.")] = 1,
     uncertainty: Annotated[
-        bool,
-        typer.Option("--uncertainty", help="Time all again in systems drawn from the errors of prices and profiles."),
-    ] = False,
-    draws: Annotated[
-        int | None, typer.Option(min=2, help="Number of these systems, with --uncertainty; by default 50.")
+        int | None,
+        typer.Option(
+            min=2, metavar="N", help="Time all again in N systems drawn from the errors of prices and profiles."
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
 ) -> None:
@@ -59,17 +56,13 @@ def whatif(
     from sfl_sim.scenario.load import training
     from sfl_sim.scenario.vary import read_axes
 
-    if draws and not uncertainty:
-        raise ScenarioError("needs --uncertainty", key="--draws", found=draws)
     axes = read_axes(vary)
     study = training(read_study(scenario, overrides))
     from sfl_sim.cli.progress import progress
     from sfl_sim.features.whatif.study import run_whatif
 
     with progress(Terminal(stderr=True), quiet) as notify:
-        outcome = run_whatif(
-            study, axes, out, jobs=jobs, notify=notify, runs=runs, draws=(draws or DRAWS) if uncertainty else 0
-        )
+        outcome = run_whatif(study, axes, out, jobs=jobs, notify=notify, runs=runs, draws=uncertainty or 0)
     from sfl_sim.features.whatif.page import whatif_in_terminal
 
     conclude(outcome, "whatif.html", None if quiet else whatif_in_terminal)

@@ -45,9 +45,12 @@ def run(
     key: Annotated[
         Path | None, typer.Option(help="With --listen, the file of the key that agents show; written if it is new.")
     ] = None,
-    address: Annotated[
+    ray: Annotated[
         str | None,
-        typer.Option(help="Let a Ray cluster place the agents: auto or ray://..., or local for Ray on this machine."),
+        typer.Option(
+            metavar="ADDRESS",
+            help="Let a Ray cluster place the agents: auto or ray://..., or local for Ray on this machine.",
+        ),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of a node.")] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the report.")] = False,
@@ -63,7 +66,7 @@ def run(
     from sfl_sim.scenario.load import training
 
     def train() -> Outcome:
-        nodes = Nodes(listen, key, address)
+        nodes = Nodes(listen, key, ray)
         with progress(Terminal(stderr=True), quiet) as notify:
             return run_live(training(study), out, nodes=nodes, emulate=emulate, threads=threads, notify=notify)
 

@@ -45,10 +45,9 @@ def run(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Only measure which settings are fastest on this machine (a minute).")
     ] = False,
-    backend: Annotated[str, typer.Option(help="local, or ray for a Ray cluster.")] = "local",
-    address: Annotated[
+    ray: Annotated[
         str | None,
-        typer.Option(help="The cluster's address: auto or ray://...; by default, Ray is started on this machine."),
+        typer.Option(metavar="ADDRESS", help="A Ray cluster: auto or ray://..., or local for Ray on this machine."),
     ] = None,
     device: Device = "auto",
     log: Annotated[
@@ -79,8 +78,8 @@ def run(
         threads=threads or Settings.threads,
         resume=resume,
         reuse=not fresh,
-        backend=backend,
-        address=address,
+        backend="ray" if ray else "local",
+        address=None if ray == "local" else ray,
         checkpoint_jobs=checkpoint_jobs,
     )
     study = training(study)

@@ -44,11 +44,11 @@ KILLED = "its process was killed, perhaps because memory ran out"
 def check_backend(settings: Settings) -> None:
     """Check that the backend exists and is installed; otherwise raises ScenarioError."""
     if settings.backend not in BACKENDS:
-        raise ScenarioError("no such backend", key="--backend", found=settings.backend, allowed=BACKENDS)
+        raise ScenarioError("no such backend", key="backend", found=settings.backend, allowed=BACKENDS)
     if settings.backend == "ray":
         find_ray()
     elif settings.address is not None:
-        raise ScenarioError("is of use to --backend ray alone", key="--address", found=settings.address)
+        raise ScenarioError("is of use to the backend ray alone", key="address", found=settings.address)
 
 
 def run_trials(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:

@@ -37,7 +37,7 @@ def find_ray() -> ModuleType:
         import ray
     except ModuleNotFoundError as error:
         problem = "Ray is not installed; it comes with pip install 'sfl-sim[ray]'"
-        raise ScenarioError(problem, key="--backend", found="ray") from error
+        raise ScenarioError(problem, key="--ray", found="ray") from error
     return ray
 
 
@@ -133,7 +133,7 @@ def connected(ray: ModuleType, address: str | None) -> Iterator[None]:
         )
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise ScenarioError(f"cannot be reached: {reason}", key="--address", found=address) from error
+        raise ScenarioError(f"cannot be reached: {reason}", key="--ray", found=address) from error
     if is_main:
         signal.signal(signal.SIGTERM, before)  # Ray has set one that ends this process on the spot
     try:

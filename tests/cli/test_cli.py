@@ -185,7 +185,7 @@ def test_there_are_few_commands_whose_help_fits_a_screen(capsys):
     sfl_sim("--help")
     assert len(capsys.readouterr().out.splitlines()) <= 46
     assert len(get_command(app).commands) <= 15
-    assert sum(len(command.params) for command in COMMANDS.values()) <= 110
+    assert sum(len(command.params) for command in COMMANDS.values()) <= 108
 
 
 @pytest.mark.parametrize("group", ["devices", "list", "live"])

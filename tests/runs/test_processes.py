@@ -279,8 +279,8 @@ def test_ctrl_c_cancels_what_ray_runs_and_keeps_what_is_finished(two_cpus, tmp_p
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"backend": "slurm"}, "--backend: no such backend (found 'slurm'; allowed: local, ray)"),
-        ({"address": "auto"}, "--address: is of use to --backend ray alone (found 'auto')"),
+        ({"backend": "slurm"}, "backend: no such backend (found 'slurm'; allowed: local, ray)"),
+        ({"address": "auto"}, "address: is of use to the backend ray alone (found 'auto')"),
     ],
 )
 def test_a_backend_that_there_is_not_is_one_line(settings, line):
@@ -291,7 +291,7 @@ def test_a_backend_that_there_is_not_is_one_line(settings, line):
 
 def test_without_ray_its_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ScenarioError, match=r"--backend: Ray is not installed; .*pip install 'sfl-sim\[ray\]'"):
+    with pytest.raises(ScenarioError, match=r"--ray: Ray is not installed; .*pip install 'sfl-sim\[ray\]'"):
         run(study(), tmp_path / "run", replace(TIMING, backend="ray"))
     assert not list(tmp_path.iterdir())
 

@@ -33,7 +33,7 @@ def agents_on_ray(address: str, n_clients: int, driver: str, key: Key) -> Iterat
         named = [client for client in range(n_clients) if there.get(resource(client))]
         if named and len(named) < n_clients:
             missing = next(client for client in range(n_clients) if client not in named)
-            raise ScenarioError("no node of the cluster has it", key="--address", found=resource(missing))
+            raise ScenarioError("no node of the cluster has it", key="--ray", found=resource(missing))
         places = [os.path.abspath(place) for place in sys.path]
         make = ray.remote(max_restarts=0)(_Placed)
         options = [{"resources": {resource(client): 1}} if named else {"num_cpus": 0} for client in range(n_clients)]

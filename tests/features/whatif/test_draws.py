@@ -121,9 +121,6 @@ def test_eighty_percent_of_draws_hold_eighty_percent_of_networks(cost):
 def test_the_command_line_draws_and_says_what_survives(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.yaml").write_text(json.dumps(SCENARIO))
-    main(["whatif", "small.yaml", "--vary", "model.cut=1,2", "--uncertainty", "--draws", "3", "--out", "asked"])
+    main(["whatif", "small.yaml", "--vary", "model.cut=1,2", "--uncertainty", "3", "--out", "asked"])
     assert "Does it survive what is not known?" in capsys.readouterr().out
     assert len(pd.read_parquet("asked/draws.parquet")) == 2 * 3
-    with pytest.raises(SystemExit, match="2"):
-        main(["whatif", "small.yaml", "--vary", "model.cut=1,2", "--draws", "3"])
-    assert "--draws: needs --uncertainty (found 3)" in capsys.readouterr().err
