@@ -1,5 +1,5 @@
 # One command runs every check: `make check`. `make bench` runs the benchmarks, which no test times.
-.PHONY: check docs test quick bench peers-environment format
+.PHONY: check docs test quick night bench peers-environment format
 
 check:
 	ruff format --check .
@@ -11,7 +11,11 @@ check:
 test:
 	python -m pytest
 
-# What can be known in a minute: all tests but those of slow modules (tests/conftest.py).
+# Dear proofs in full, and the laboratory journal; `make test` runs a sample that the commit draws (tests/support/drawn.py).
+night:
+	python -m pytest -m "night or research" --hypothesis-profile ci
+
+# What can be known in a minute: all tests but those of slow modules (tests/cpu_s.json).
 quick:
 	python -m pytest -m "not slow and not research"
 

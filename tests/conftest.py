@@ -2,46 +2,68 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
+from drawn import at_night
 from filelock import FileLock
 
 torch.set_num_threads(1)  # tests run side by side, one process per core
 
 UNPACK = Path(__file__).parents[2] / "shared" / "data" / "unpack"
 
-SLOW = {
-    "cli/test_cli", "cli/test_run", "cli/test_show", "data/test_two_processes", "docs/test_readme", "docs/test_site",
-    "engine/test_evaluation", "engine/test_experiment", "runs/test_processes", "engine/test_snapshots",
-    "engine/test_stopping",
-    "methods/test_client_cuts", "methods/test_early_exits", "methods/test_exit_prices", "methods/test_smofi",
-    "metrics/test_critical_path", "models/test_exits", "models/test_zoo", "properties/test_confined",
-    "properties/test_fuzz", "properties/test_harmony_twin", "properties/test_identities",
-    "properties/test_korea_twin", "properties/test_resume", "properties/test_soak", "properties/test_survivors",
-    "report/test_comparison", "report/test_costs", "report/test_export", "report/test_figures",
-    "report/test_headline", "report/test_hostile_names", "report/test_in_browser", "report/test_knowledge",
-    "report/test_learning", "report/test_mlflow_log", "report/test_one_round", "report/test_perfetto",
-    "report/test_report_page", "report/test_results", "features/serve/test_page", "report/test_system",
-    "features/whatif/test_figures", "features/whatif/test_page", "scenario/test_own_code", "store/test_earlier",
-    "studies/test_advise", "studies/test_landscape", "studies/test_reprice", "features/serve/test_study",
-    "features/serve/test_fleet", "studies/test_train", "features/whatif/test_study", "features/whatif/test_tables",
-    "system/test_availability", "system/test_cost", "tests/test_api",
-    "training/test_compiling", "training/test_provenance",
-}  # fmt: skip
-"""Test modules that take some three seconds or more: `make quick` leaves them out."""
+CPU_S = Path(__file__).with_name("cpu_s.json")
+"""CPU seconds of test modules. `pytest -n 0 --write-cpu-s [MODULES]` measures those that it runs."""
+SLOW_S = 3.0
 
 
-def pytest_collection_modifyitems(items):
-    """Mark the tests of slow modules."""
+def pytest_addoption(parser):
+    parser.addoption("--write-cpu-s", action="store_true", help=f"write CPU seconds of modules to {CPU_S.name}")
+
+
+def module_of(item):
+    return item.nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Count the CPU seconds of a test, its fixtures and its processes that have ended."""
+    before = os.times()
+    try:
+        return (yield)
+    finally:
+        spent = item.config.stash.setdefault(SPENT_S, Counter())
+        spent[module_of(item)] += sum(os.times()[:4]) - sum(before[:4])
+
+
+SPENT_S = pytest.StashKey[Counter]()
+
+
+def pytest_sessionfinish(session):
+    if session.config.getoption("write_cpu_s", default=False):
+        spent = session.config.stash.get(SPENT_S, Counter())
+        known = json.loads(CPU_S.read_text()) | {module: round(s, 1) for module, s in spent.items()}
+        CPU_S.write_text(json.dumps({module: known[module] for module in sorted(known)}, indent=1) + "\n")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Mark the tests of slow modules; leave out cases of dear proofs that are not drawn, unless it is night."""
+    cpu_s = json.loads(CPU_S.read_text())
     for item in items:
-        if f"{item.path.parent.name}/{item.path.stem}" in SLOW:
+        if cpu_s.get(module_of(item), 0) >= SLOW_S:
             item.add_marker(pytest.mark.slow)
+    if not at_night(config):
+        left_out = {item for item in items if item.get_closest_marker("night") and not item.get_closest_marker("drawn")}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from drawn import changed_files, drawn
 
 from sfl_sim.cli import main
 from sfl_sim.scenario import load as loading
@@ -92,7 +93,15 @@ def cut_is_decided(names):
 DECIDES = {"docs/tutorial/3-where-to-cut.md": cut_is_decided}
 
 
-@pytest.mark.parametrize("page", STORIES)
+def stories():
+    """Return the pages; those that have changed are drawn, and a tenth of all."""
+    changed = changed_files()
+    chosen = {*STORIES} if changed is None else {*changed, *drawn([*STORIES], len(STORIES) // 10, "pages")}
+    return [pytest.param(page, marks=[pytest.mark.drawn] if page in chosen else []) for page in STORIES]
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("page", stories())
 def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

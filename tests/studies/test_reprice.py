@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from drawn import at_night, drawn
 
 from sfl_sim.cli import main
 from sfl_sim.engine.experiment import Experiment
@@ -24,8 +25,9 @@ from sfl_sim.training.provenance import TracedOperation
 
 SMALL_STEPS = {"train.lr": 1e-4}
 """For slopes along random directions, which are long."""
-POINTS = [
-    *({"method.name": name, **({} if kind.keeps_graphs else SMALL_STEPS)} for name, kind in METHODS.items()),
+NAMED = ["splitfed_v1", "splitfed_v2", "hydra", "korea", "multiexit"]
+"""Methods that tests of this file name, and one with exits."""
+SPECIAL = [
     {"method.name": "splitfed_v2", "server.order": ["cyclic", "random_job"]},
     {"method.name": "mergesfl", "method.batch_regulation": "time"},
     {"method.name": "korea", "method.proportion": "fixed", "method.patience_s": 0.05},
@@ -51,6 +53,10 @@ SCENARIO = {
 }
 ELSEWHERE = ["clients.network.uplink_bps=[6.0e+6, 5.0e+6, 4.0e+6, 3.0e+6, 2.0e+6, 1.0e+6]"]
 """World in which the client that came last comes first."""
+
+
+def methods(names):
+    return [{"method.name": name, **({} if METHODS[name].keeps_graphs else SMALL_STEPS)} for name in names]
 
 
 def write(place, changes=None):
@@ -98,17 +104,21 @@ def leave_pages_out(patch):
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """A run of all methods, a run in the other world, and the first in the world of the second."""
+def folders(tmp_path_factory, pytestconfig):
+    """A run of all methods (eight with a commit), one in the other world, and the first in the world of the second."""
+    others = [name for name in METHODS if name not in NAMED]
+    points = methods([*NAMED, *(others if at_night(pytestconfig) else drawn(others, 3, "reprice"))]) + SPECIAL
     place = tmp_path_factory.mktemp("repriced")
     changes = {"report": {**SCENARIO["report"], "exits_every": 2}, "train": {**SCENARIO["train"], "momentum": 0.9}}
-    path = write(place, {"grid": POINTS, **changes})
+    path = write(place, {"grid": points, **changes})
     with pytest.MonkeyPatch.context() as patch:
         leave_pages_out(patch)
         run, fresh = train(path, place / "run"), train(path, place / "fresh", ELSEWHERE)
         return run, fresh, silently(run, ELSEWHERE, place / "repriced")
 
 
+@pytest.mark.night
+@pytest.mark.drawn
 def test_learning_holds_if_and_only_if_training_in_the_other_world_gives_the_same_weights(folders):
     run, fresh, repriced = folders
     there, here = summaries(run), summaries(fresh)
@@ -128,6 +138,8 @@ def depends_on_time(scenario):
     return Experiment(scenario, None).method.depends_on_time and scenario.server.order in ARRIVAL_DRIVEN
 
 
+@pytest.mark.night
+@pytest.mark.drawn
 def test_what_holds_is_what_a_run_in_the_other_world_says(folders):
     _, fresh, repriced = folders
     there, here = summaries(fresh), summaries(repriced)
