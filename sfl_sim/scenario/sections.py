@@ -444,7 +444,9 @@ class Train(Section):
     @model_validator(mode="after")
     def _begins_above_the_lower_bound(self) -> Train:
         if isinstance(self.lr, float) and self.lr_min > self.lr:
-            raise ScenarioError("is above train.lr", key="lr_min", found=self.lr_min, allowed=f"up to {self.lr:g}")
+            raise ScenarioError(
+                "must be at most train.lr", key="lr_min", found=self.lr_min, allowed=f"up to {self.lr:g}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """Errors in a scenario, said for a person."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -85,7 +85,10 @@ def said(values):
             {"data": {"test": {"kind": "rho_ood", "rho": 1e30}}},
             "data.test.rho: must be a number of at least 0 and at most 1,000,000 (found 1e+30)",
         ),
-        ({"train": {"lr": 0.01, "lr_min": 0.05}}, "train.lr_min: is above train.lr (found 0.05; allowed: up to 0.01)"),
+        (
+            {"train": {"lr": 0.01, "lr_min": 0.05}},
+            "train.lr_min: must be at most train.lr (found 0.05; allowed: up to 0.01)",
+        ),
         ({"train": {"momentum": 1}}, "train.momentum: must be a number of at least 0 and below 1 (found 1)"),
         (
             {"train": {"rounds": 10**9}},
@@ -193,6 +196,7 @@ JUNK = st.recursive(
 )
 
 
+@example(key="train.lr_min", junk=1)
 @given(key=st.sampled_from(sorted(keys_of(Scenario().model_dump()))), junk=JUNK)
 @settings(max_examples=200, deadline=None)
 def test_junk_anywhere_is_told_at_its_key_without_jargon(key, junk):
