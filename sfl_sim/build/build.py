@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sfl_sim.build.estimate import SecondsPerSample
 from sfl_sim.build.initial import starting
 from sfl_sim.build.losses import build_loss
-from sfl_sim.build.optimisation import counts_of_clients, one_batch_size, optimisation
+from sfl_sim.build.optimisation import counts_of_clients, optimisation
 from sfl_sim.build.registry import find_codec, find_cut_policy, find_method, find_model, find_order, method_options
 from sfl_sim.build.tiers import build_tiers
 from sfl_sim.data.batches import ClientData, Images, Rest, check_augmentable
@@ -198,7 +198,6 @@ def check_targets(scenario: Scenario, dataset: Dataset) -> None:
 def _forward_settings(train: Train, label_bytes: int | None) -> ForwardSettings:
     return ForwardSettings(
         autocast=PRECISIONS[train.precision].autocast,
-        compiled_batch=one_batch_size(train, "train.compile") if train.compile else None,
         graphs=Graphs(train.max_graphs),
         label_bytes=label_bytes,
     )

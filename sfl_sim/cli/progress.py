@@ -7,14 +7,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
 
 from sfl_sim.cli.live_table import learned, live_table, notebook_table
 from sfl_sim.report.display import duration
 from sfl_sim.runs.news import Began, Counted, Ended, Failed, News, Notify, Planned, Reused, Warned, silent
-from sfl_sim.runs.trial import Settings
-from sfl_sim.scenario.load import Study
-from sfl_sim.studies.calibrate import calibrate, proposal
 
 LINES_PER_TRIAL = 10
 
@@ -111,27 +107,3 @@ def _beginnings(console: Console) -> Iterator[Notify]:
             _say(console, f"{news.what}  {news.unit} {news.done}/{news.total}")
 
     yield notify
-
-
-def show_calibration(study: Study, settings: Settings, console: Console, out: Console) -> None:
-    """Calibrate; the current choice is shown on `console`, the findings and the proposal on `out`."""
-    findings = calibrate(study, settings, lambda what: console.print(f"measuring {what}", highlight=False))
-    table = Table(
-        Column("setting", no_wrap=True), "ms per step", "of the time now", "weights", box=None, pad_edge=False
-    )
-    for finding in findings:
-        if finding.refusal is None:
-            weights = "equal to the bit" if finding.exact else "rounding differs"
-            name = finding.choice.flags or "as it is"
-            table.add_row(name, f"{1000 * finding.step_s:.3g}", f"{finding.ratio:.2f}", weights)
-    out.print(table)
-    for finding in findings:
-        if finding.refusal is not None:
-            out.print(f"not {finding.choice.flags}: {finding.refusal}")
-    if len(study.variants) > 1:
-        out.print(f"Measured on the first of {len(study.variants)} runs, {study.variants[0].name}.")
-    best = proposal(findings)
-    if best is None:
-        out.print("Nothing is clearly faster: leave the settings as they are.")
-    else:
-        out.print(f"Fastest, in {best.ratio:.2f} of the time: {best.choice.flags}")

@@ -42,9 +42,6 @@ def run(
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Train again what earlier runs have finished.")] = False,
     timing_only: Annotated[bool, typer.Option("--timing-only", help="Simulate time without training.")] = False,
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Only measure which settings are fastest on this machine (a minute).")
-    ] = False,
     ray: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="A Ray cluster: auto or ray://..., or local for Ray on this machine."),
@@ -64,7 +61,7 @@ def run(
     Example: sfl-sim run heterogeneous_bw --set train.rounds=5 --jobs 2
     """
     study = read_study(scenario, overrides)
-    from sfl_sim.cli.progress import progress, show_calibration
+    from sfl_sim.cli.progress import progress
     from sfl_sim.runs.trial import Settings
     from sfl_sim.scenario.load import training
     from sfl_sim.studies.loggers import logging
@@ -83,9 +80,6 @@ def run(
         checkpoint_jobs=checkpoint_jobs,
     )
     study = training(study)
-    if calibrate:
-        show_calibration(study, settings, console, Terminal(soft_wrap=True))
-        return
 
     def train() -> Outcome:
         with progress(console, quiet) as shown, logging(log, shown) as notify:

@@ -28,7 +28,6 @@ from sfl_sim.engine.server_table import ServerTable
 from sfl_sim.engine.snapshots import Snapshots, check_snapshots
 from sfl_sim.engine.stopping import Stopping
 from sfl_sim.engine.walk import Walk
-from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.on_nan import OnNan
@@ -38,7 +37,6 @@ from sfl_sim.sim.operations import Executor
 from sfl_sim.system.presence import Presence
 from sfl_sim.training.alternatives import Model, replicas_by_name
 from sfl_sim.training.eager import Eager
-from sfl_sim.training.hardware import check_compiler
 from sfl_sim.training.precision import check_precision
 from sfl_sim.training.provenance import Provenance
 from sfl_sim.training.replay import Replay
@@ -286,10 +284,6 @@ class Experiment:
         """Check that `device` can compute the scenario, and no slower; otherwise raises ScenarioError."""
         train = self.scenario.train
         check_precision(train.precision, device, self.method.task.network, largest_batch(train))
-        if train.compile:
-            if max(map(len, self.shares)) < largest_batch(train):
-                raise ScenarioError("no client has a whole mini-batch; only those are compiled", key="train.compile")
-            check_compiler(device)
 
     @property
     def is_walking(self) -> bool:

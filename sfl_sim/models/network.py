@@ -289,7 +289,7 @@ class Unweighted(Network):
     def part(self, start: int, stop: int) -> Part:
         """Return the part of the layers `start` to `stop`, made once."""
         settings = self.forward_settings
-        key = start, stop, settings.autocast, settings.compiled_batch
+        key = start, stop, settings.autocast
         if key not in self._unweighted:
             self._unweighted[key] = super().part(start, stop)
         part: Part = self._unweighted[key]

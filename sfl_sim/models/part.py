@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 
-from sfl_sim.models.forward_settings import ForwardSettings, compiled
+from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.lora import places
 from sfl_sim.models.price import NO_WORK, Layer
 from sfl_sim.ops import KINDS, Work
@@ -212,11 +211,12 @@ class Part:
             place[name] = buffer
         if self.skeleton.training != training:
             self.skeleton.train(training)
-        run = self._compiled if training and len(x) == self.forward_settings.compiled_batch else self.skeleton
         if self.forward_settings.autocast is None:
-            return run(x)
+            outputs: Tensor = self.skeleton(x)
+            return outputs
         with torch.autocast(x.device.type, self.forward_settings.autocast):
-            return run(x).to(self.wire_dtype)  # autocast leaves some operations in the weights' type
+            outputs = self.skeleton(x)
+        return outputs.to(self.wire_dtype)  # autocast leaves some operations in the weights' type
 
     def empty_skeleton(self) -> None:
         """Take the weights of the last call out of the skeleton, and leave their shapes."""
@@ -229,10 +229,6 @@ class Part:
     def loss(self, outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
         """Compute the loss of the network's outputs (n, ...), in the type of the weights; every step asks here."""
         return self.forward_settings.loss(outputs.to(self.dtype), targets, reduction)
-
-    @cached_property
-    def _compiled(self) -> Callable[[Tensor], Tensor]:
-        return compiled(self.skeleton)
 
 
 def work_of(sample: Work, samples: int, passes: int, spared: Work = NO_WORK) -> Work:

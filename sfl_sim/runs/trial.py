@@ -38,7 +38,7 @@ from sfl_sim.training.replay import CheckpointMismatch
 class Settings:
     """Settings of the execution of a study: none changes the simulation; the first two and `threads` change bits.
 
-    Two further settings that trade bits for speed, `train.precision` and `train.compile`, are keys of the scenario.
+    A further setting that trades bits for speed, `train.precision`, is a key of the scenario.
 
     Attributes:
         timing_only: walk the timeline without training.

@@ -433,8 +433,6 @@ class Train(Section):
     precision: Literal["float32", "float64", "bf16", "tf32"] = "float32"
     """Floating-point type of parameters and activations. With bf16, parameters stay float32, activations and gradients
     are bfloat16 on the wire too; tf32 rounds the factors of float32 products, on a GPU."""
-    compile: Annotated[bool, Concern.COMPUTING] = False
-    """Train whole mini-batches by compiled code (torch.compile), which rounds differently."""
     max_graphs: Annotated[Count | None, Concern.COMPUTING] = None
     """Maximum of clients with activations in this machine's memory; others compute them again, with equal results."""
     on_nan: Literal["stop", "skip"] = "stop"

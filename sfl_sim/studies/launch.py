@@ -132,7 +132,7 @@ def manifest(study: Study, settings: Settings, status: str, began_s: float) -> d
         "variants": len(study.variants),
         "computing": {
             key: list(dict.fromkeys(getattr(v.scenario.train, key) for v in study.variants))
-            for key in ("precision", "compile", "max_graphs")
+            for key in ("precision", "max_graphs")
         },
         "keeps_freed_memory": keep_freed_memory(),
         **asdict(settings),

@@ -1,11 +1,9 @@
-"""Hardware that trains: the device, the number of threads, the allocator and the compiler."""
+"""Hardware that trains: the device, the number of threads and the allocator."""
 
 from __future__ import annotations
 
 import ctypes
-import logging
 import platform
-from functools import cache
 
 import torch
 
@@ -56,21 +54,3 @@ def keep_freed_memory() -> bool:
         return False
     libc = ctypes.CDLL(None)
     return all(libc.mallopt(option, _NEVER_BYTES) == 1 for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD))
-
-
-@cache
-def check_compiler(device: torch.device) -> None:
-    """Compile a function once, so that a missing compiler is one line before anything is trained.
-
-    On a CPU torch.compile needs a C++ compiler, on a GPU Triton. On two CPU cores it gains next to nothing and takes 3
-    to 17 s per part; `sfl-sim SCENARIO --calibrate` measures what it gains on this machine.
-
-    Raises:
-        ScenarioError: torch.compile fails.
-    """
-    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it would report that there is no GPU
-    try:
-        torch.compile(torch.square, fullgraph=True)(torch.ones(8, device=device))
-    except Exception as error:  # compilers fail with errors of any kind
-        reason = str(getattr(error, "inner_exception", None) or error).splitlines()[0]
-        raise ScenarioError(f"torch.compile does not work here: {reason}", key="train.compile", found=True) from error

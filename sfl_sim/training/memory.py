@@ -65,9 +65,9 @@ def _held_bytes(network: Network) -> NDArray[np.int64]:
     computed. Tensors that layers share, as the output of one and the input of the next,
     count once; weights do not count, nor do sums of a frozen weight and its adapter, which a device would not make.
     """
-    uncompiled = network.with_settings(ForwardSettings(autocast=network.forward_settings.autocast))
+    plain = network.with_settings(ForwardSettings(autocast=network.forward_settings.autocast))
     with network.measuring():
-        return _held_by(uncompiled)
+        return _held_by(plain)
 
 
 def _held_by(network: Network) -> NDArray[np.int64]:

@@ -80,7 +80,7 @@ def test_a_scenario_that_names_code_is_one_line_and_nothing_of_it_runs(section, 
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "run --timing-only", "run --calibrate", "serve", "serve --timing-only", "advise",
+    ["run", "run --timing-only", "serve", "serve --timing-only", "advise",
      "whatif --vary server.workers=1,2", "whatif --vary model.cut=all"],
 )  # fmt: skip
 def test_every_command_that_would_run_it_asks(command, place, capsys):

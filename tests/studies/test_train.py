@@ -93,7 +93,6 @@ def test_bounded_graphs_change_no_digest_and_are_told(sfl_sim):
     assert {v["threads"] for v in variants} == {1}
     assert manifest["computing"] == {
         "precision": ["float32"],
-        "compile": [False],
         "max_graphs": [None, 1, 2],
     }
 
@@ -121,12 +120,6 @@ def test_a_relative_target_is_known_once_its_reference_has_run_be_it_after_a_res
     assert set(found["target_accuracy"]) == {0.5 * found.loc["fedavg", "best_accuracy"].median()}
     assert found.loc["fedavg", "rounds_to_accuracy"].tolist() == [1, 1]
     assert "of the best accuracy of" in (tmp_path / "run" / "report.html").read_text()
-
-
-def test_nothing_is_compiled_where_no_client_has_a_whole_mini_batch(sfl_sim, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        sfl_sim("--set", "train.compile=true", "--set", "train.batch_size=64")
-    assert "train.compile: no client has a whole mini-batch; only those are compiled" in capsys.readouterr().err
 
 
 def warned(lr, out=None, resume=True, interrupt=False):

@@ -69,10 +69,8 @@ def check_live(scenario: Scenario) -> None:
             raise ScenarioError(f"cannot be part of a live run: {why}", key=key)
     if scenario.train.on_nan == "skip":
         raise ScenarioError("cannot be part of a live run", key="train.on_nan", found="skip", allowed=["stop"])
-    train = scenario.train
-    if train.compile or not train.precision.startswith("float"):
-        key, found = ("train.compile", True) if train.compile else ("train.precision", train.precision)
-        raise ScenarioError("cannot be part of a live run", key=key, found=found)
+    if not (precision := scenario.train.precision).startswith("float"):
+        raise ScenarioError("cannot be part of a live run", key="train.precision", found=precision)
     if find_choice(clients.choice).asks_training:
         raise ScenarioError("cannot be part of a live run: it looks at the model", key="clients.choice")
     if scenario.wire.up and scenario.wire.up.kind == "delta":

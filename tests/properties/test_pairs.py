@@ -4,8 +4,8 @@ from itertools import count
 
 import pytest
 
-from sfl_sim.studies import paired_times as module
-from sfl_sim.studies.paired_times import alternate, quartiles
+from benchmarks import pairs as module
+from benchmarks.pairs import alternate, quartiles
 
 
 def test_the_sides_take_turns_in_going_first_after_an_untimed_call_each():
