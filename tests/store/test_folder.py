@@ -232,6 +232,15 @@ def test_resume_keeps_the_trials_that_are_finished(tmp_path):
     assert not (out / "trials").exists()
 
 
+def test_a_trial_that_was_closed_and_failed_is_not_finished(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, number=0, variant="a")
+    fill(folder, number=1, variant="b")
+    (folder.trial_folder(1) / trials.FAILURE).write_text("{}")
+    assert folder.finished(0, {"name": "a"})
+    assert not folder.finished(1, {"name": "b"})
+
+
 @pytest.mark.parametrize(
     "file", ["rounds.parquet", "ops.parquet", "checkpoint.safetensors", "summary.json", "SHA256SUMS"]
 )
