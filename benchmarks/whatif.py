@@ -54,7 +54,7 @@ def scenario(method: str, world: World, clients: int, rounds: int) -> dict[str, 
 def measure(method: str, name: str, clients: int, rounds: int) -> dict[str, object]:
     from sfl_sim.scenario.load import parse
     from sfl_sim.scenario.vary import ALL, axis
-    from sfl_sim.studies.points import Found, Question, evaluate
+    from sfl_sim.studies.points import Question, TimedPoint, evaluate
 
     world = WORLDS[name]
     axes = [axis("model.cut", ALL), axis("clients.network.scale", SCALES)]
@@ -62,7 +62,7 @@ def measure(method: str, name: str, clients: int, rounds: int) -> dict[str, obje
     began_s = time.perf_counter()
     found = list(evaluate(points, world.processes))
     took_s = time.perf_counter() - began_s
-    assert all(isinstance(one, Found) and one.figures["how"] == world.how for one in found)
+    assert all(isinstance(one, TimedPoint) and one.figures["how"] == world.how for one in found)
     row = {
         "method": method, "world": name, "how": world.how, "processes": world.processes, "points": len(points),
         "clients": clients, "rounds": rounds, "s": round(took_s, 2), "points/s": round(len(points) / took_s, 1),

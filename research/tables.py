@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from research.trends import Table, reports_folder
-from sfl_sim.report.frames import Variant, merge
+from sfl_sim.report.frames import ShownVariant, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.panel import Column
-from sfl_sim.report.results import BYTES, ROUNDS, TIME, Aim, Cost, aims, bounded, factor
+from sfl_sim.report.results import BYTES, ROUNDS, TIME, Aim, CostToTarget, aims, bounded, factor
 
 
 def print_tables(scenarios: Iterable[str], columns: Sequence[Column]) -> None:
@@ -35,7 +35,7 @@ def print_tables(scenarios: Iterable[str], columns: Sequence[Column]) -> None:
             print(*(_row(aim, variant, columns) for variant in aim.variants), sep="\n", end="\n\n")
 
 
-def _row(aim: Aim, variant: Variant, columns: Sequence[Column]) -> str:
+def _row(aim: Aim, variant: ShownVariant, columns: Sequence[Column]) -> str:
     seeds = aim.seeds(variant)
     measured = [seeds[column.key] for column in columns]
     cells = [
@@ -48,7 +48,7 @@ def _row(aim: Aim, variant: Variant, columns: Sequence[Column]) -> str:
     return f"| {' | '.join([variant.name, *cells])} |"
 
 
-def _mean(aim: Aim, variant: Variant, cost: Cost) -> str:
+def _mean(aim: Aim, variant: ShownVariant, cost: CostToTarget) -> str:
     """Mean over seeds of rounds, time or bytes to the target, or its lower bound."""
     seeds = aim.seeds(variant)
     low, high = cost.of_seeds(seeds).mean()

@@ -37,7 +37,7 @@ from sfl_sim.scenario.shipped import scenario_file
 from sfl_sim.scenario.vary import axis
 from sfl_sim.store import check_unchanged, models_of
 from sfl_sim.store.reading import file_of, read_entries, read_table
-from sfl_sim.store.schema import Kind, tables
+from sfl_sim.store.schema import FolderKind, tables
 from sfl_sim.studies.advise import Advice, Criteria, find_advice
 from sfl_sim.studies.launch import TrialsFailed
 from sfl_sim.studies.loggers import Log, logging
@@ -70,7 +70,7 @@ RoundEnd = Callable[[Round, Experiment], object]
 def _table(name: str, about: str) -> cached_property[pd.DataFrame]:
     """Return a property that reads a table of a folder once."""
 
-    def read(stored: _Stored) -> pd.DataFrame:
+    def read(stored: _Folder) -> pd.DataFrame:
         table = tables(stored.kind)[name]
         if file_of(stored.folder, table) is None:
             problem = f"has no {table.file}" + (f", which there is only with {table.only}" if table.only else "")
@@ -82,15 +82,15 @@ def _table(name: str, about: str) -> cached_property[pd.DataFrame]:
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _Folder:
     folder: Path
-    kind: ClassVar[Kind]
+    kind: ClassVar[FolderKind]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", _place(self.folder))
 
 
-class Results(_Stored):
+class Results(_Folder):
     """A stored run; its tables are read when they are asked for (columns: docs/output.md)."""
 
     kind = "run"
@@ -164,7 +164,7 @@ class Results(_Stored):
         return files[variant, min(seeds) if seed is None else seed]
 
 
-class Served(_Stored):
+class Served(_Folder):
     """A served study; its tables are read when they are asked for (columns: docs/output.md)."""
 
     kind = "serving"
@@ -178,7 +178,7 @@ class Served(_Stored):
         return pd.json_normalize(read_entries(self.folder, tables("serving")["trials"]))
 
 
-class WhatIf(_Stored):
+class WhatIf(_Folder):
     """A what-if study; its tables are read when they are asked for (columns: docs/output.md)."""
 
     kind = "whatif"

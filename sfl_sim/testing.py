@@ -33,9 +33,9 @@ from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.replica import Beforehand
 from sfl_sim.ops import On, Value
 from sfl_sim.rng import stream
-from sfl_sim.scenario.sections import Clients, Server, Tier
+from sfl_sim.scenario.sections import Clients, Server, TierSection
 from sfl_sim.sim.clock import Clock
-from sfl_sim.sim.dropouts import Dropouts, Policy
+from sfl_sim.sim.dropouts import Dropouts, LostPolicy
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.operations import Executor
 from sfl_sim.sim.orders import OF_RUNS, ORDERS
@@ -131,11 +131,11 @@ def fleet(
     """Make `n` clients with these rates, and tiers of servers, whose sections are given by name."""
     links = {"uplink_bps": uplink_bps, "downlink_bps": downlink_bps, **network}
     clients = Clients.model_validate({"compute": {"macs_per_s": macs_per_s}, "network": links})
-    tiers = {name: Tier.model_validate(section) for name, section in (servers or {}).items()}
+    tiers = {name: TierSection.model_validate(section) for name, section in (servers or {}).items()}
     return build_fleet(n, 0, clients, Server(speedup=speedup), tiers)
 
 
-class Run(NamedTuple):
+class MethodRun(NamedTuple):
     """A method after some rounds, its clock, and the rows of all operations."""
 
     method: Method
@@ -150,7 +150,7 @@ def simulate(
     world: Fleet | None = None,
     executor: Executor | None = None,
     **settings: Any,
-) -> Run:
+) -> MethodRun:
     """Run the setup and some rounds, of all clients or of those of each round, with `settings` of the `EventClock`."""
     everybody = range(len(method.data))
     executor = executor or (Eager() if method.task.device else Timing())
@@ -164,7 +164,7 @@ def simulate(
         if method.looks_at_times:
             method.task.seen.learn(number, *busy(rows[-1]))
     executor.finish()
-    return Run(method, clock, np.concatenate(rows) if rows else clock.take_rows())
+    return MethodRun(method, clock, np.concatenate(rows) if rows else clock.take_rows())
 
 
 def tensors(method: Method) -> dict[str, Tensor]:
@@ -260,11 +260,11 @@ class World:
         executor: Executor | None = None,
         device: torch.device | None = CPU,
         presence: Sequence[Presence] | None = None,
-        lost: Policy = "wait",
+        lost: LostPolicy = "wait",
         deadline_s: float = inf,
         wanted: float = inf,
         **settings: Any,
-    ) -> Run:
+    ) -> MethodRun:
         """Run these rounds or the usual ones; clients may be lost as in `Dropouts`. `settings` are of the task."""
         method, world = case.method(self.work(device, **settings)), replace(self.fleet, presence=presence)
         dropouts = Dropouts(lost, presence, deadline_s, wanted)

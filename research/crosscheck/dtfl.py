@@ -20,7 +20,7 @@ from research.crosscheck.ours import Ours, State
 from research.crosscheck.report import Found
 from research.crosscheck.theirs import within
 from sfl_sim.methods.dtfl import Dtfl, deepest, smoothed
-from sfl_sim.methods.server_copies import Visit
+from sfl_sim.methods.server_copies import ClientVisit
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import SERVER, Flow, ServerNode
 
@@ -32,10 +32,10 @@ HEAD = {f"module.fc.{name}": torch.zeros(()) for name in ("bias", "weight")}
 
 def compare(checkout: Path) -> Iterator[Found]:
     """Compare averages of layers that some clients hold and others do not, and choices of tiers."""
-    copies: list[Mapping[int, Visit]] = []
+    copies: list[Mapping[int, ClientVisit]] = []
     average_at = Dtfl.average_at
 
-    def noted(self: Dtfl, node: ServerNode, visits: Mapping[int, Visit], round: int) -> Flow:
+    def noted(self: Dtfl, node: ServerNode, visits: Mapping[int, ClientVisit], round: int) -> Flow:
         if node is SERVER:
             copies.append(dict(visits))
         yield from average_at(self, node, visits, round)
@@ -56,7 +56,7 @@ def compare(checkout: Path) -> Iterator[Found]:
     yield Found("dtfl, smoothed times, as a share", [max(share for _, share in chosen)])
 
 
-def _averaged(average: Any, ours: Ours, visits: Mapping[int, Visit]) -> State:
+def _averaged(average: Any, ours: Ours, visits: Mapping[int, ClientVisit]) -> State:
     at_clients = [named(visit.part1) | HEAD for visit in visits.values()]
     at_server = [named(visit.part2) for visit in visits.values()]
     weights = [ours.data.samples(c) for c in visits]

@@ -22,7 +22,7 @@ from research.crosscheck.ours import Loader, Ours, State, copied, early_normed, 
 from research.crosscheck.report import Found
 from research.crosscheck.theirs import module_of, within
 from sfl_sim.data.batches import Batch
-from sfl_sim.methods.korea import Branch, Floats, Korea, knowledge_request, next_proportion, request_size
+from sfl_sim.methods.korea import Floats, Korea, KoreaBranch, knowledge_request, next_proportion, request_size
 from sfl_sim.models import replica
 
 REPOSITORY, MARK = "CodeFree-xzk/MultiSFL", "Algorithm/Training_MultiSFL.py"
@@ -70,7 +70,7 @@ class Noted(dict[int, dict[int, int]]):
     def __exit__(self, *error: object) -> None:
         self.patched.stop()
 
-    def note(self, method: Korea, branches: Mapping[int, Branch], there: Any, round: int) -> None:
+    def note(self, method: Korea, branches: Mapping[int, KoreaBranch], there: Any, round: int) -> None:
         """Note what the server has drawn."""
         self.request(method, branches, there, round)
         self[round] = {branch.number: c for c, branch in branches.items()}
@@ -184,7 +184,7 @@ class Driven:
             self.args.comm_limit = -1
 
 
-def _number(branch: Branch) -> int:
+def _number(branch: KoreaBranch) -> int:
     return branch.number
 
 

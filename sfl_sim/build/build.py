@@ -26,7 +26,7 @@ from sfl_sim.methods import METHODS, Method, Task
 from sfl_sim.methods.chain import chain
 from sfl_sim.methods.cut_policies import CutPolicy
 from sfl_sim.methods.hierarchical import hierarchical
-from sfl_sim.methods.seen import Seen
+from sfl_sim.methods.seen import ObservedTimes
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.cuts import LASTING, client_cuts, cuts_at
 from sfl_sim.models.forward_settings import ForwardSettings
@@ -38,7 +38,7 @@ from sfl_sim.models.zoo import is_weightless, network
 from sfl_sim.ops import SERVER
 from sfl_sim.rng import stream
 from sfl_sim.scenario.optional_sections import Noise
-from sfl_sim.scenario.sections import ClientCuts, Clients, Model, Scenario, Station, Train
+from sfl_sim.scenario.sections import ClientCuts, Clients, ModelSection, Scenario, StationSection, TrainSection
 from sfl_sim.sim.clock import Clock, Plans
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock, Queueing
@@ -93,7 +93,7 @@ def build_method(
         sample_s=SecondsPerSample(net, cuts, data=data, fleet=fleet, wire=wire),
         participants=round_size(scenario.clients.participation, len(shares)),
         round_cuts=round_cuts, cut_policy=cut_policy, method=scenario.method.name, wire=wire,
-        seen=Seen(server_workers(scenario, next(iter(scenario.servers), places.SERVER))),
+        seen=ObservedTimes(server_workers(scenario, next(iter(scenario.servers), places.SERVER))),
     )  # fmt: skip
     method = _with_tiers(kind, scenario)(task, options)
     _check_defences(scenario, method)
@@ -154,7 +154,7 @@ def _lora(scenario: Scenario, above: int) -> Lora | None:
     )  # fmt: skip
 
 
-def check_can_train(model: Model, device: torch.device | None) -> None:
+def check_can_train(model: ModelSection, device: torch.device | None) -> None:
     """Raise ScenarioError if a model that is known by its shapes alone shall train; `device` is None if nothing is."""
     if device is not None and model.factory is None and is_weightless(find_model(model)):
         raise ScenarioError(
@@ -195,7 +195,7 @@ def check_targets(scenario: Scenario, dataset: Dataset) -> None:
             raise ScenarioError(problem, key="method.name", found=scenario.method.name)
 
 
-def _forward_settings(train: Train, label_bytes: int | None) -> ForwardSettings:
+def _forward_settings(train: TrainSection, label_bytes: int | None) -> ForwardSettings:
     return ForwardSettings(
         autocast=PRECISIONS[train.precision].autocast,
         graphs=Graphs(train.max_graphs),
@@ -309,7 +309,7 @@ def _cuts(scenario: Scenario, net: Network, fleet: Fleet) -> tuple[list[int], li
     return [max(round_cuts)] * n_clients, round_cuts, None if cut.by == "round" else find_cut_policy(cut.by)
 
 
-def build_executor(train: Train, device: torch.device | None) -> Eager | Timing:
+def build_executor(train: TrainSection, device: torch.device | None) -> Eager | Timing:
     """Build the executor; `device` is None in a timing-only run."""
     if device is None:
         return Timing()
@@ -358,7 +358,7 @@ def build_clock(
     return Clock(events, plans)
 
 
-def _queueing(server: Station, seed: int, key: str, node: str, more_workers: float) -> Queueing:
+def _queueing(server: StationSection, seed: int, key: str, node: str, more_workers: float) -> Queueing:
     """Make the settings of a server's queue; `key` is that of its section, `node` its name in records."""
     burst = burst_of(server)
     check_burst(server.order, burst, key)
@@ -372,7 +372,7 @@ def _queueing(server: Station, seed: int, key: str, node: str, more_workers: flo
     )
 
 
-def _recorded_turns(server: Station, seed: int, key: str, node: str) -> dict[int, list[int]]:
+def _recorded_turns(server: StationSection, seed: int, key: str, node: str) -> dict[int, list[int]]:
     """Read, by round, which clients' jobs a run's server has served one after another; none if nobody asks.
 
     Raises ScenarioError if there is no such run, or several of this seed.
@@ -401,7 +401,7 @@ def server_workers(scenario: Scenario, name: str = places.SERVER) -> float:
     return _number(scenario.servers.get(name.rstrip("0123456789"), scenario.server).workers)
 
 
-def burst_of(server: Station) -> float:
+def burst_of(server: StationSection) -> float:
     """Return the number of jobs that a server runs of a client in a row; infinity for all."""
     return usual_burst(server.order) if server.burst is None else _number(server.burst)
 

@@ -18,7 +18,7 @@ from sfl_sim.data.samples import Samples
 from sfl_sim.data.testsets import client_test_sets
 from sfl_sim.models.zoo import predicts_tokens
 from sfl_sim.rng import stream
-from sfl_sim.scenario.data import Data, Indices, Partition
+from sfl_sim.scenario.data import Data, Indices, PartitionSection
 from sfl_sim.scenario.own_code import find_object, is_object
 from sfl_sim.scenario.sections import Scenario
 
@@ -54,7 +54,7 @@ def _predicting_all(dataset: Dataset) -> Dataset:
     return dataset.predicting_all()
 
 
-def _holdings(how: Partition) -> dict[str, Any]:
+def _holdings(how: PartitionSection) -> dict[str, Any]:
     """Return the partition's options; of a user's own, the indices themselves."""
     if not isinstance(how, Indices):
         return how.model_dump(exclude={"kind"})

@@ -18,10 +18,10 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method, MethodOptions
 from sfl_sim.scenario.fields import conditional
 from sfl_sim.scenario.load import Variant
-from sfl_sim.scenario.sections import Scenario, Station
+from sfl_sim.scenario.sections import Scenario, StationSection
 from sfl_sim.sim.orders import OF_RUNS, ORDERS
 
-Need = Callable[[type[Method], MethodOptions], bool]
+NeedCheck = Callable[[type[Method], MethodOptions], bool]
 
 
 def _splits(kind: type[Method], options: MethodOptions) -> bool:
@@ -32,7 +32,7 @@ def _gets_gradients(kind: type[Method], options: MethodOptions) -> bool:
     return kind.splits(options) and kind.sends_gradients
 
 
-NEEDS: dict[str, tuple[Need, str]] = {
+NEEDS: dict[str, tuple[NeedCheck, str]] = {
     **dict.fromkeys(("wire.up", "privacy.noise"), (_splits, "nothing crosses a cut")),
     **dict.fromkeys(
         ("wire.down", "privacy.gradient_noise", "privacy.nopeek"), (_gets_gradients, "no gradient comes down")
@@ -80,7 +80,7 @@ def _keys(scenario: Scenario) -> Iterator[tuple[str, Any, str]]:
                 yield f"{section}.{key}", value, "" if in_turn and kind.serves_in_order(options) else why
 
 
-def _queues(scenario: Scenario) -> Iterator[tuple[str, Station, bool]]:
+def _queues(scenario: Scenario) -> Iterator[tuple[str, StationSection, bool]]:
     """Generate the servers' sections with their keys, and whether clients may take turns at one part there.
 
     That is where the part lies that clients may share: at the main server, or at the first tier if that has no cut.

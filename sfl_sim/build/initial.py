@@ -16,7 +16,7 @@ from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.lora import Lora, adapt
 from sfl_sim.models.network import Network
 from sfl_sim.scenario.load import load
-from sfl_sim.scenario.sections import Init, Model, Scenario
+from sfl_sim.scenario.sections import Init, ModelSection, Scenario
 from sfl_sim.store import check_unchanged, read_manifest
 
 KEY = "model.init.run"
@@ -73,7 +73,7 @@ def _merged(weights: dict[str, Tensor], module: nn.Sequential, trained: Scenario
     return dict(adapted.state_dict())
 
 
-def model_files(model: Model, weights: bool) -> list[Path]:
+def model_files(model: ModelSection, weights: bool) -> list[Path]:
     """Return the files that a scenario names by their folders: a config, and the initial weights if they are wanted."""
     stored = HuggingFace(model.path) if model.path and model.name == "hf" else None
     files = [stored.config] if stored else []

@@ -14,12 +14,12 @@ from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.goals import Goal
 from sfl_sim.models.losses import LOSSES, ByMean, Loss
 from sfl_sim.models.network import Network
-from sfl_sim.scenario.sections import Train
+from sfl_sim.scenario.sections import TrainSection
 
 KEY = "train.loss"
 
 
-def build_loss(train: Train, dataset: Dataset, net: Network, device: torch.device | None) -> Loss:
+def build_loss(train: TrainSection, dataset: Dataset, net: Network, device: torch.device | None) -> Loss:
     """Build the loss; weights of labels lie on `device`.
 
     Raises ScenarioError if the scenario's loss, or one of its options, does not fit the data.
@@ -42,7 +42,7 @@ def build_loss(train: Train, dataset: Dataset, net: Network, device: torch.devic
 
 
 def _options(
-    train: Train, dataset: Dataset, name: str, dtype: torch.dtype, device: torch.device | None
+    train: TrainSection, dataset: Dataset, name: str, dtype: torch.dtype, device: torch.device | None
 ) -> dict[str, Any]:
     """Return the arguments of torch's loss that the scenario's keys stand for; or raise ScenarioError."""
     goal = dataset.goal

@@ -9,20 +9,20 @@ from typing import Any
 import torch
 
 from sfl_sim.build.registry import named
-from sfl_sim.data.batches import PerClient
+from sfl_sim.data.batches import CountPerClient
 from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.models.cuts import by_speed
-from sfl_sim.scenario.sections import BySpeed, Train
-from sfl_sim.scenario.sections import Schedule as ScheduleSection
+from sfl_sim.scenario.sections import BySpeed, TrainSection
+from sfl_sim.scenario.sections import ScheduleSection as ScheduleSection
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.profiles import per_client, read_table
 from sfl_sim.training.optimisers import OPTIMISERS
 from sfl_sim.training.schedules import SCHEDULES, Schedule, own_rates, torch_rates
 
-Kind = str | Callable[..., torch.optim.Optimizer]
+OptimiserKind = str | Callable[..., torch.optim.Optimizer]
 
 
-def optimisation(train: Train, fleet: Fleet) -> dict[str, Any]:
+def optimisation(train: TrainSection, fleet: Fleet) -> dict[str, Any]:
     """Return the fields of a `Task` that say how its nodes optimise. Raises ScenarioError for what cannot be used."""
     rates = _of_clients(train.lr, fleet, "train.lr")
     own = train.server.model_dump(exclude_none=True) if train.server else {}
@@ -46,7 +46,7 @@ def optimisation(train: Train, fleet: Fleet) -> dict[str, Any]:
     }
 
 
-def counts_of_clients(value: int | str | list[int] | BySpeed, fleet: Fleet, key: str) -> PerClient:
+def counts_of_clients(value: int | str | list[int] | BySpeed, fleet: Fleet, key: str) -> CountPerClient:
     """Return a whole number for all clients, or one for each. Raises ScenarioError for others."""
     found = _of_clients(value, fleet, key)
     if not isinstance(found, list):
@@ -67,7 +67,7 @@ def _of_clients(value: float | str | Sequence[float] | BySpeed, fleet: Fleet, ke
     return value  # type: ignore[return-value]
 
 
-def largest_batch(train: Train) -> int:
+def largest_batch(train: TrainSection) -> int:
     """Return the samples of the largest mini-batch of any client."""
     size = train.batch_size
     if isinstance(size, str):
@@ -75,18 +75,18 @@ def largest_batch(train: Train) -> int:
     return int(max(size.values if isinstance(size, BySpeed) else size if isinstance(size, list) else [size]))
 
 
-def one_batch_size(train: Train, key: str) -> int:
+def one_batch_size(train: TrainSection, key: str) -> int:
     """Return the size of all clients' mini-batches, which `key` needs; raises ScenarioError if clients differ."""
     if not isinstance(train.batch_size, int):
         raise ScenarioError("needs one train.batch_size for all clients", key=key)
     return train.batch_size
 
 
-def optimiser_kind(name: str, key: str) -> Kind:
+def optimiser_kind(name: str, key: str) -> OptimiserKind:
     """Return an optimiser's name, or a user's own function, which is tried on a parameter; or raise ScenarioError."""
     if name in OPTIMISERS:
         return name
-    make: Kind = named(name, {}, key)
+    make: OptimiserKind = named(name, {}, key)
     if not callable(make):
         raise ScenarioError("is no function", key=key, found=name)
     parameter = torch.zeros(2, requires_grad=True)

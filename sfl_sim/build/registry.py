@@ -14,18 +14,18 @@ from sfl_sim.build.catalogue import NO_NAME, choices, unknown_option
 from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.installed import find, imported, is_of_library
 from sfl_sim.methods import METHODS, Method
-from sfl_sim.methods.cut_policies import CUT_POLICIES, CutPolicy, Known
+from sfl_sim.methods.cut_policies import CUT_POLICIES, CutPolicy, PolicyInput
 from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.libraries import LibraryModel
 from sfl_sim.models.zoo import Given, as_builder
 from sfl_sim.scenario.load import Study, value_of
 from sfl_sim.scenario.method_names import NAMES
-from sfl_sim.scenario.optional_sections import SHORT, Coding, Wire
+from sfl_sim.scenario.optional_sections import SHORT, Coding, WireSection
 from sfl_sim.scenario.own_code import find_object, is_object, require_permission
 from sfl_sim.scenario.presets import PRESETS
 from sfl_sim.scenario.problems import problems
-from sfl_sim.scenario.sections import Method as MethodSection
-from sfl_sim.scenario.sections import Model, Scenario
+from sfl_sim.scenario.sections import MethodSection as MethodSection
+from sfl_sim.scenario.sections import ModelSection, Scenario
 from sfl_sim.sim.orders import OF_RUNS, ORDERS, Order, Roster
 from sfl_sim.training.codecs import CODECS, Codec, Delta
 
@@ -51,7 +51,7 @@ def named(name: str, table: Mapping[str, Any], key: str, kind: str = "") -> Any:
     return imported(EntryPoint(name, name, kind), key)
 
 
-def find_model(model: Model) -> Given:
+def find_model(model: ModelSection) -> Given:
     """Return a name of the zoo, a folder's, a library's or a user's own model, for `zoo.network`; or ScenarioError."""
     if is_of_library(model.name):
         return LibraryModel(str(model.name), model.path)
@@ -99,7 +99,7 @@ def find_cut_policy(name: str) -> CutPolicy:
         raise ScenarioError("is no function", key=key, found=name)
 
     @wraps(policy, updated=())
-    def checked(known: Known, clients: Sequence[int]) -> dict[int, int]:
+    def checked(known: PolicyInput, clients: Sequence[int]) -> dict[int, int]:
         try:
             chosen = dict(policy(known, clients))
             wrong = {c: cut for c, cut in chosen.items() if c not in clients or cut not in known.costs}
@@ -137,9 +137,9 @@ def _inner_coding(given: Any, key: str) -> Coding | None:
     """Read a codec within a codec, as a section `wire` would. Raises ScenarioError if it is none."""
     wire = {"up": given}
     try:
-        return Wire.model_validate(wire).up
+        return WireSection.model_validate(wire).up
     except pydantic.ValidationError as error:
-        first = problems(error, wire, Wire.model_json_schema())[0]
+        first = problems(error, wire, WireSection.model_json_schema())[0]
         first.key = f"{key}{str(first.key).removeprefix('up')}"
         raise first from error
 

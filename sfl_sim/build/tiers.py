@@ -9,7 +9,7 @@ import numpy as np
 
 from sfl_sim.build.registry import named
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods.tiers import Tier, Tiers
+from sfl_sim.methods.tiers import ServedTier, Tiers
 from sfl_sim.models.network import Network
 from sfl_sim.ops import ServerNode
 from sfl_sim.rng import stream
@@ -25,7 +25,7 @@ def build_tiers(scenario: Scenario, fleet: Fleet, net: Network, cuts: Sequence[i
     """Build what a method knows of the servers between clients, with these `cuts`, and the main server."""
     if not scenario.servers:
         return Tiers()
-    above, tiers = max(cuts, default=0), list[Tier]()
+    above, tiers = max(cuts, default=0), list[ServedTier]()
     for name, section in scenario.servers.items():
         key = f"servers.{name}"
         down = section.outages.clients if section.outages else "wait"
@@ -40,7 +40,7 @@ def build_tiers(scenario: Scenario, fleet: Fleet, net: Network, cuts: Sequence[i
         if cut is not None:
             cut = above = net.cut_at(cut, f"{key}.cut", above=above)
         of_fleet = fleet.tiers[name]
-        tiers.append(Tier(of_fleet.nodes, of_fleet.above, cut, section.average_every, down))
+        tiers.append(ServedTier(of_fleet.nodes, of_fleet.above, cut, section.average_every, down))
     without = [tier.cut is None for tier in tiers]
     if any(without) and not all(without):
         name = [*scenario.servers][without.index(True)]
@@ -50,7 +50,7 @@ def build_tiers(scenario: Scenario, fleet: Fleet, net: Network, cuts: Sequence[i
 
 
 def _homes(
-    scenario: Scenario, name: str, section: sections.Tier, fleet: Fleet
+    scenario: Scenario, name: str, section: sections.TierSection, fleet: Fleet
 ) -> Callable[[int], Sequence[ServerNode]]:
     """Give the function that gives, for a round, the server of each client."""
     key, n, nodes = f"servers.{name}.clients", len(fleet.macs_per_s), fleet.tiers[name].nodes

@@ -12,8 +12,8 @@ import typer
 
 from sfl_sim.cli.app import (
     Device,
-    Overrides,
     ScenarioFile,
+    SetOption,
     Terminal,
     Vary,
     app,
@@ -27,7 +27,7 @@ from sfl_sim.errors import ScenarioError, blamed_on
 devices = typer.Typer(no_args_is_help=True)
 app.add_typer(devices, name="devices", help="Rates and costs of your own devices and links.")
 
-Trained = Annotated[
+RunOption = Annotated[
     list[Path],
     typer.Option("--run", help="The folder of a training run whose accuracy is shown at its configurations."),
 ]
@@ -37,8 +37,8 @@ Trained = Annotated[
 def whatif(
     scenario: ScenarioFile,
     vary: Vary = [],
-    overrides: Overrides = [],
-    runs: Trained = [],
+    overrides: SetOption = [],
+    runs: RunOption = [],
     out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-whatif.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Configurations to walk side by side.")] = 1,
     uncertainty: Annotated[
@@ -71,7 +71,7 @@ def whatif(
 @app.command()
 def reprice(
     run: Annotated[Path, typer.Argument(help="The folder of a training run.")],
-    overrides: Overrides = [],
+    overrides: SetOption = [],
     out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-repriced.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the report.")] = False,
 ) -> None:
@@ -94,7 +94,7 @@ def reprice(
 @app.command()
 def advise(
     scenario: ScenarioFile,
-    overrides: Overrides = [],
+    overrides: SetOption = [],
     per_client: Annotated[bool, typer.Option("--per-client", help="Choose a cut for each client.")] = False,
     memory: Annotated[str | None, typer.Option(help="Memory of a client: 256MB, 1.5GB ...")] = None,
     accuracy: Annotated[
@@ -126,7 +126,7 @@ def advise(
 @devices.command()
 def measure(
     scenario: ScenarioFile,
-    overrides: Overrides = [],
+    overrides: SetOption = [],
     cuts: Annotated[
         str, typer.Option(help="Layers after which to cut, by number or name, with commas between them; all, or none.")
     ] = "all",

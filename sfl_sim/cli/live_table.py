@@ -28,7 +28,7 @@ FRAME_LINES = 4
 STATES = {"running": "bold", "failed": "red", "done": "green", "reused": "cyan", "waiting": "dim"}
 """States of a trial, the most important first, and their styles."""
 
-Clock = Callable[[], float]
+WallClock = Callable[[], float]
 
 
 def learned(round: Round) -> str:
@@ -40,7 +40,7 @@ def learned(round: Round) -> str:
 
 
 @dataclass
-class Row:
+class TrialRow:
     """The state of a trial: its rounds, `resumed` of them by an interrupted run, its beginning, and its latest news."""
 
     name: str
@@ -63,11 +63,11 @@ class Row:
 
 
 @dataclass
-class Progress:
+class StudyProgress:
     """The state of all trials of a study."""
 
-    rows: list[Row]
-    clock: Clock = time.monotonic
+    rows: list[TrialRow]
+    clock: WallClock = time.monotonic
 
     def notify(self, news: News) -> None:
         """Note the news of a trial."""
@@ -98,7 +98,7 @@ class Progress:
         began_s = min((row.began_s for row in self.rows if row.began_s is not None), default=None)
         return None if began_s is None or not trained else (self.clock() - began_s) / trained * left
 
-    def shown(self, n: int) -> list[Row]:
+    def shown(self, n: int) -> list[TrialRow]:
         """Return the `n` most important rows, in the order of the study."""
         states = list(STATES)
 
@@ -138,7 +138,7 @@ class Progress:
 @contextmanager
 def live_table(planned: Planned, console: Console) -> Iterator[Notify]:
     """Yield a `Notify` that keeps the table of the planned trials up to date."""
-    progress = Progress([Row(name, rounds) for name, rounds in planned.trials])
+    progress = StudyProgress([TrialRow(name, rounds) for name, rounds in planned.trials])
     with Live(
         console=console,
         get_renderable=lambda: progress.table(max(1, console.height - FRAME_LINES)),
@@ -152,7 +152,7 @@ def notebook_table(planned: Planned, console: Console) -> Iterator[Notify]:
     """Yield a `Notify` that keeps the table of the planned trials up to date below the cell of a notebook."""
     from IPython.display import display  # every notebook has it
 
-    progress = Progress([Row(name, rounds) for name, rounds in planned.trials])
+    progress = StudyProgress([TrialRow(name, rounds) for name, rounds in planned.trials])
     shown_s = -math.inf
 
     def picture() -> dict[str, str]:

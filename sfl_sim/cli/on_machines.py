@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sfl_sim.cli.app import (
-    Overrides,
     ScenarioFile,
+    SetOption,
     Terminal,
     app,
     conclude_trials,
@@ -30,7 +30,7 @@ app.add_typer(live, name="live", help="Run a scenario on real processes or machi
 @live.command()
 def run(
     scenario: ScenarioFile,
-    overrides: Overrides = [],
+    overrides: SetOption = [],
     out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>_live.")] = None,
     emulate: Annotated[
         bool | None,
@@ -61,12 +61,12 @@ def run(
     """
     study = read_study(scenario, overrides)
     from sfl_sim.cli.progress import progress
-    from sfl_sim.features.live.study import Nodes
+    from sfl_sim.features.live.study import LiveNodes
     from sfl_sim.features.live.study import live as run_live
     from sfl_sim.scenario.load import training
 
     def train() -> Outcome:
-        nodes = Nodes(listen, key, ray)
+        nodes = LiveNodes(listen, key, ray)
         with progress(Terminal(stderr=True), quiet) as notify:
             return run_live(training(study), out, nodes=nodes, emulate=emulate, threads=threads, notify=notify)
 

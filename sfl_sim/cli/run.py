@@ -10,8 +10,8 @@ import typer
 from sfl_sim.cli.app import (
     Device,
     Jobs,
-    Overrides,
     ScenarioFile,
+    SetOption,
     Terminal,
     Threads,
     Vary,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @app.command()
 def run(
     scenario: ScenarioFile,
-    overrides: Overrides = [],
+    overrides: SetOption = [],
     out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>.")] = None,
     jobs: Jobs = None,
     threads: Threads = None,
@@ -94,7 +94,7 @@ def benchmark(
     add: Annotated[
         list[str], typer.Option(help="A further method, with default options: a name, or package.module:Method.")
     ] = [],
-    overrides: Overrides = [],
+    overrides: SetOption = [],
     out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-benchmark.")] = None,
     jobs: Jobs = None,
     threads: Threads = None,
@@ -123,7 +123,7 @@ def benchmark(
 def privacy(
     scenario: ScenarioFile,
     vary: Vary = [],
-    overrides: Overrides = [],
+    overrides: SetOption = [],
     out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>-privacy.")] = None,
     jobs: Jobs = None,
     threads: Threads = None,
@@ -157,7 +157,7 @@ def privacy(
 @app.command()
 def serve(
     scenario: ScenarioFile,
-    overrides: Overrides = [],
+    overrides: SetOption = [],
     out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-serving.")] = None,
     run: Annotated[
         Path | None,

@@ -13,9 +13,9 @@ from rich.table import Table
 
 from sfl_sim.cli.app import (
     Device,
-    Overrides,
     Runs,
     ScenarioFile,
+    SetOption,
     Terminal,
     app,
     place_of_page,
@@ -169,7 +169,7 @@ def _page_of(runs: list[Path], name: str) -> Path:
 @app.command()
 def check(
     scenario: ScenarioFile,
-    overrides: Overrides = [],
+    overrides: SetOption = [],
     no_data: Annotated[
         bool, typer.Option("--no-data", help="Check keys, values and names alone, in less than a second.")
     ] = False,
@@ -268,9 +268,9 @@ def _priced(model: dict[str, str], shape: tuple[int, ...], n_labels: int) -> Dat
     from sfl_sim.build.layer_table import layer_table
     from sfl_sim.build.registry import find_model
     from sfl_sim.models.zoo import network
-    from sfl_sim.scenario.sections import Model
+    from sfl_sim.scenario.sections import ModelSection
 
-    return layer_table(network(find_model(Model.model_validate(model)), shape, n_labels))
+    return layer_table(network(find_model(ModelSection.model_validate(model)), shape, n_labels))
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from sfl_sim.rng import stream
 
 CROP_PADDING = 4
 Rest = Literal["keep", "drop", "carry"]
-PerClient = int | Sequence[int]
+CountPerClient = int | Sequence[int]
 """A number for all clients, or one for each."""
 
 
@@ -159,8 +159,8 @@ class ClientData:
     """
 
     shares: Sequence[NDArray[np.int64]]
-    batch_size: PerClient
-    local_epochs: PerClient = 1
+    batch_size: CountPerClient
+    local_epochs: CountPerClient = 1
     rest: Rest = "keep"
     seed: int = 0
     images: Images | None = None
@@ -200,7 +200,7 @@ class ClientData:
 
     def common(self, key: str, method: str) -> int:
         """Return `batch_size` or `local_epochs` of all clients. Raises ScenarioError if clients differ."""
-        value: PerClient = getattr(self, key)
+        value: CountPerClient = getattr(self, key)
         if not isinstance(value, int):
             raise ScenarioError(f"must be the same for all clients with {method}", key=f"train.{key}")
         return value

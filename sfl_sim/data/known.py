@@ -12,33 +12,33 @@ from torch import Tensor
 from sfl_sim.data.dataset import Dataset, numbered
 from sfl_sim.errors import ScenarioError
 
-Shape = tuple[int, int, int]
+ImageShape = tuple[int, int, int]
 
 
-class Known(NamedTuple):
+class KnownDataset(NamedTuple):
     """Shape of a sample (channels, height, width), and numbers of training and test samples of each label."""
 
-    shape: Shape
+    shape: ImageShape
     train: Sequence[int]
     test: Sequence[int]
 
 
 KNOWN = {
-    "mnist": Known(
+    "mnist": KnownDataset(
         (1, 28, 28),
         (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
         (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
     ),
-    "fashion_mnist": Known((1, 28, 28), [6_000] * 10, [1_000] * 10),
-    "cifar10": Known((3, 32, 32), [5_000] * 10, [1_000] * 10),
-    "cifar100": Known((3, 32, 32), [500] * 100, [100] * 100),
-    "svhn": Known(
+    "fashion_mnist": KnownDataset((1, 28, 28), [6_000] * 10, [1_000] * 10),
+    "cifar10": KnownDataset((3, 32, 32), [5_000] * 10, [1_000] * 10),
+    "cifar100": KnownDataset((3, 32, 32), [500] * 100, [100] * 100),
+    "svhn": KnownDataset(
         (3, 32, 32),
         (4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659),
         (1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595),
     ),
-    "cinic10": Known((3, 32, 32), [9_000] * 10, [9_000] * 10),
-    "tiny_imagenet": Known((3, 64, 64), [500] * 200, [50] * 200),
+    "cinic10": KnownDataset((3, 32, 32), [9_000] * 10, [9_000] * 10),
+    "tiny_imagenet": KnownDataset((3, 64, 64), [500] * 200, [50] * 200),
 }
 """Label counts by data set (docs/datasets.md); labels are in the order of the published set."""
 
@@ -82,7 +82,7 @@ def without_pixels(name: str, superclasses: bool | None = None) -> Dataset:
     """
     known = KNOWN[name]
     if superclasses:
-        known = Known(known.shape, [2_500] * 20, [500] * 20)
+        known = KnownDataset(known.shape, [2_500] * 20, [500] * 20)
 
     def part(counts: Sequence[int]) -> tuple[Tensor, Tensor]:
         labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))

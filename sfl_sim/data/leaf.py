@@ -78,12 +78,12 @@ def celeba(root: str | Path | None = None, owners: int | None = None) -> Dataset
     return cached(data_root(root), "celeba", {"owners": owners}, [folder], read)
 
 
-Samples = TypeVar("Samples", bound="tuple[Any, Any]")
+SamplePair = TypeVar("SamplePair", bound="tuple[Any, Any]")
 
 
 def read_leaf(
-    name: str, folder: Path, arguments: str, decode: Callable[[list[Any], list[Any]], Samples]
-) -> tuple[dict[str, Samples], dict[str, Samples]]:
+    name: str, folder: Path, arguments: str, decode: Callable[[list[Any], list[Any]], SamplePair]
+) -> tuple[dict[str, SamplePair], dict[str, SamplePair]]:
     """Read training and test samples of each user from the JSON files in `folder`/train and `folder`/test.
 
     Args:
@@ -102,7 +102,7 @@ def read_leaf(
             script = f"run `data/{name}/preprocess.sh {arguments}`" if arguments else f"follow data/{name}/README.md"
             remedy = f"{script} of https://github.com/TalwalkarLab/leaf, copy"
             raise absent(name, folder, f"{part}/*.json is missing", f"{remedy} its data/train and data/test")
-        users: dict[str, Samples] = {}
+        users: dict[str, SamplePair] = {}
         for file in files:
             try:
                 content = json.loads(file.read_bytes())

@@ -27,7 +27,7 @@ from pydantic import Field
 from sfl_sim.build.registry import filled, named
 from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.scenario.fields import Count, Positive, PositiveShare, Probability
-from sfl_sim.scenario.sections import Choice as ChoiceSection
+from sfl_sim.scenario.sections import ChoiceSection as ChoiceSection
 
 Floats = NDArray[np.float64]
 KEY = "clients.choice"
@@ -59,7 +59,7 @@ class Candidates:
     gains: Sequence[float] = ()
 
 
-Choice = Callable[..., Sequence[int]]
+ClientChoice = Callable[..., Sequence[int]]
 
 
 def random(candidates: Candidates) -> Sequence[int]:
@@ -137,7 +137,7 @@ def _drawn(rng: np.random.Generator, clients: Sequence[int], n: int) -> Sequence
     return [clients[i] for i in sorted(rng.choice(len(clients), n, replace=False))]
 
 
-CHOICES: dict[str, Choice] = {"random": random, "tiers": tiers, "oort": oort}
+CHOICES: dict[str, ClientChoice] = {"random": random, "tiers": tiers, "oort": oort}
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Chooser:
     """
 
     name: str
-    choose: Choice
+    choose: ClientChoice
     options: Mapping[str, Any]
     asks_training: bool
     is_random: bool
@@ -180,7 +180,7 @@ def find_choice(section: ChoiceSection | None) -> Chooser:
     name = section.kind if section else next(iter(CHOICES))
     if name not in CHOICES and ":" not in name:
         raise ScenarioError("is no choice of clients", key=KEY, found=name, allowed=list(CHOICES))
-    choose: Choice = named(name, CHOICES, KEY)
+    choose: ClientChoice = named(name, CHOICES, KEY)
     if not inspect.isroutine(choose):
         raise ScenarioError("is no function", key=KEY, found=name)
     parameters, types = inspect.signature(choose).parameters, inspect.get_annotations(choose, eval_str=True)

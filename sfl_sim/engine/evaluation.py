@@ -28,7 +28,7 @@ from sfl_sim.training.deployed import answers_of_clients, representations
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.evaluate import CodedAt, Evaluation, evaluate, evaluate_others, losses_of
 
-Tables = dict[str, pd.DataFrame]
+FramesByName = dict[str, pd.DataFrame]
 Metrics = Mapping[str, Callable[[Tensor, Tensor], float]]
 """A user's own metrics by name: functions of a network's outputs (N, ...) and of targets (N, ...), as its loss."""
 
@@ -75,7 +75,7 @@ class Evaluator:
         codec = self.method.wire.for_inference if cuts else None
         return (max(cuts), codec) if codec else None
 
-    def of_round(self, number: int) -> tuple[dict[str, Any], list[dict[str, Any]], Tables]:
+    def of_round(self, number: int) -> tuple[dict[str, Any], list[dict[str, Any]], FramesByName]:
         """Give figures for the row of a finished round, its rows of labels.parquet, and tables after the last round."""
         setup = self.setup
         evaluation = self.of_model(self.method.model(), keeps_outputs=bool(self.metrics))
@@ -111,7 +111,7 @@ class Evaluator:
                 raise ScenarioError(problem, key=f"report.metrics.{name}") from error
         return columns
 
-    def of_clients(self, number: int, is_last: bool) -> tuple[dict[str, float | None], Tables]:
+    def of_clients(self, number: int, is_last: bool) -> tuple[dict[str, float | None], FramesByName]:
         """Give figures of the clients' own models for the round's row, and their tables after the last round.
 
         Before the last round, these are the models that the clients would have if training ended now; they are made
@@ -120,7 +120,7 @@ class Evaluator:
         setup, method = self.setup, self.method
         scenario, report = setup.scenario, setup.scenario.report
         figures: dict[str, float | None] = {}
-        tables: Tables = {}
+        tables: FramesByName = {}
         if is_last or (method.has_exits and report.exits_every and number % report.exits_every == 0):
             if not is_last:
                 method = self._ended(number)

@@ -39,7 +39,7 @@ from sfl_sim.training.deployed import through
 from sfl_sim.training.inversion import invert
 
 Ints = NDArray[np.int64]
-Samples = Mapping[int, Ints]
+SamplesByClient = Mapping[int, Ints]
 """Indices into the training set, by the client that holds them."""
 ALL = -1
 """Stands for all clients in place of one."""
@@ -61,7 +61,7 @@ def check_leakage(scenario: Scenario, method: Method) -> None:
     method.sides(0)
 
 
-def chosen_samples(shares: Sequence[Ints], wanted: Leakage, seed: int) -> tuple[Samples, Samples]:
+def chosen_samples(shares: Sequence[Ints], wanted: Leakage, seed: int) -> tuple[SamplesByClient, SamplesByClient]:
     """Choose the auxiliary samples, which the attacker knows, and the samples that are attacked.
 
     Auxiliary samples are all samples of some clients; of the last of these clients, only a part may be needed. The
@@ -200,7 +200,7 @@ class Meter:
             commonest = float(np.bincount(labels).max() / len(labels))
             yield "commonest label", {"accuracy": (commonest, commonest)}
 
-    def _crossed(self, samples: Samples, cut: int, round: int) -> Crossed:
+    def _crossed(self, samples: SamplesByClient, cut: int, round: int) -> Crossed:
         """Send samples across a cut in mini-batches, each by its client's part-1.
 
         A client with another cut lends its samples: they run through the part-1 of an attacked client with this cut.
@@ -346,5 +346,5 @@ def _bytes(image: NDArray[Any]) -> bytes:
     return (255 * image).round().astype(np.uint8).tobytes()
 
 
-def _together(samples: Samples) -> Ints:
+def _together(samples: SamplesByClient) -> Ints:
     return np.concatenate(list(samples.values()))

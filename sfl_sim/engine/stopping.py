@@ -10,7 +10,7 @@ from sfl_sim.build.registry import named
 from sfl_sim.engine.rounds import Round
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.scores import SCORES
-from sfl_sim.scenario.sections import Train
+from sfl_sim.scenario.sections import TrainSection
 
 SAYS_SO = "on_round_end says so"
 
@@ -26,7 +26,7 @@ class Stopping:
     Raises ScenarioError if the scenario names a function that cannot be called.
     """
 
-    def __init__(self, train: Train) -> None:
+    def __init__(self, train: TrainSection) -> None:
         self.rules = train.stop
         self._best, self._best_round = -math.inf, 0
         given = train.on_round_end or []

@@ -59,7 +59,7 @@ class AsynchronousOptions(MethodOptions):
 
 
 @dataclass(frozen=True)
-class Update:
+class ClientUpdate:
     """Result of a client's visit: the parts that it has trained.
 
     Attributes:
@@ -113,7 +113,7 @@ class Asynchronous(SplitStep):
         self.version = 0
         self.idle = list(range(len(self.data)))
         self.visits: Counter[int] = Counter()
-        self.arrived: deque[Update] = deque()
+        self.arrived: deque[ClientUpdate] = deque()
         self.arrival = Event("an update of a client")
         self.n_places = self.n_drawn = 0
         self.begin(0)
@@ -168,12 +168,12 @@ class Asynchronous(SplitStep):
                 return c
 
     def client(self, c: int) -> Flow:
-        """Download, train on all local mini-batches, upload; gives the `Update`."""
+        """Download, train on all local mini-batches, upload; gives the `ClientUpdate`."""
         version = self.version
         self.visits[c] += 1
         train = self.train_both if self.is_split else self.train_whole
         copies = yield from train(c, self.data.batches(c, self.visits[c]), self.round_number)
-        return Update(c, version, copies)
+        return ClientUpdate(c, version, copies)
 
     def train_whole(self, c: int, batches: Iterable[Batch], round: int) -> Flow:
         """Train the whole model, as in FedAvg."""
@@ -192,7 +192,7 @@ class Asynchronous(SplitStep):
         yield from self.batches(c, part1, part2, batches, round, self.visits[c])
         return [(yield from self.wire.deliver(part1, c, self.visits[c])), part2]
 
-    def take(self, updates: Sequence[Update]) -> Flow:
+    def take(self, updates: Sequence[ClientUpdate]) -> Flow:
         """Make the next version of the global model."""
         parts = []
         for node, part in zip(self.nodes, self.parts, strict=True):
@@ -203,10 +203,10 @@ class Asynchronous(SplitStep):
         self.version += 1
 
     @abstractmethod
-    def merge(self, i: int, part: Replica, updates: Sequence[Update]) -> On:
+    def merge(self, i: int, part: Replica, updates: Sequence[ClientUpdate]) -> On:
         """Give the operation that turns `part`, a copy of `parts[i]`, into that of the next version."""
 
-    def weights(self, updates: Sequence[Update]) -> list[float]:
+    def weights(self, updates: Sequence[ClientUpdate]) -> list[float]:
         """Compute s(tau) of each update."""
         assert isinstance(self.options, AsynchronousOptions)
         return [self.options.weight(self.version - update.version) for update in updates]

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from sfl_sim.data.batches import ClientData
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.cut_policies import CutPolicy
-from sfl_sim.methods.seen import Seen
+from sfl_sim.methods.seen import ObservedTimes
 from sfl_sim.methods.tiers import Tiers
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.network import Network
@@ -83,7 +83,7 @@ class Task:
     cut_policy: CutPolicy | None = None
     participants: int = 0
     wire: Wire = field(default_factory=Wire)
-    seen: Seen = field(default_factory=Seen)
+    seen: ObservedTimes = field(default_factory=ObservedTimes)
     method: str = "this method"
 
     @property

@@ -25,7 +25,7 @@ from sfl_sim.training.steps import Average, Relay, RelayBack, Renew
 
 
 @dataclass
-class Visit:
+class ChainVisit:
     """Round of one client.
 
     Attributes:
@@ -77,7 +77,7 @@ class Chain(Tiered, SplitStep):
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """All clients side by side; then averages of copies at their servers, and from tier to tier."""
         groups = yield from self.begin(round, clients)
-        visits = {c: Visit(self.task.tiers.way(server)) for server, group in groups.items() for c in group}
+        visits = {c: ChainVisit(self.task.tiers.way(server)) for server, group in groups.items() for c in group}
         if self.shared:
             yield on(SERVER, Renew(), self.last)
             yield expect(self.last, {c: self.data.n_batches(c) for c in self.took_part(clients)})
@@ -92,7 +92,7 @@ class Chain(Tiered, SplitStep):
         """The last part of the global model."""
         return self._held(SERVER, self.ends[-1], len(self.task.network))
 
-    def client(self, c: int, visit: Visit, round: int) -> Flow:
+    def client(self, c: int, visit: ChainVisit, round: int) -> Flow:
         """Download part-1, copy the other parts, train all, upload part-1."""
         home, *_ = visit.way
         starts = [self.cuts[c], *self.ends]
@@ -105,7 +105,7 @@ class Chain(Tiered, SplitStep):
             yield from self.hops(c, visit, batch, round)
         visit.parts[0] = yield from at(home, self.wire.deliver(part1, c, round))
 
-    def hops(self, c: int, visit: Visit, batch: Batch, round: int) -> Flow:
+    def hops(self, c: int, visit: ChainVisit, batch: Batch, round: int) -> Flow:
         """Train all parts on one mini-batch: forward from hop to hop, the loss at the last, backward the same way."""
         part1, *middle, last = visit.parts
         home = visit.way[0]
@@ -126,7 +126,7 @@ class Chain(Tiered, SplitStep):
         """The step of a server in the middle from the gradient that comes down to it."""
         return RelayBack(self.optimiser(round, SERVER))
 
-    def average_at(self, server: ServerNode, visits: dict[int, Visit]) -> Flow:
+    def average_at(self, server: ServerNode, visits: dict[int, ChainVisit]) -> Flow:
         """Average at a server the copies of those parts that it is the first to hold, of the clients below it."""
         level = next((n for n, tier in enumerate(self.task.tiers.tiers) if server in tier.servers), len(self.ends))
         below = {c: visit for c, visit in visits.items() if visit.way[level] == server}

@@ -16,7 +16,7 @@ from sfl_sim.training.codecs import Delta, Shape
 from sfl_sim.training.coded import Draw, laid_out
 
 
-class Compared(Value):
+class ComparedSamples(Value):
     """What a comparison has found: the samples as the server will see them (n, ...), and which were sent (n,).
 
     As a number it is how many were sent.
@@ -50,9 +50,9 @@ class Compare(Step):
         """Two products per element: with what was sent last, and with itself."""
         return Work.of(2 * self.numel)
 
-    def out(self, memory: State, smashed: Value) -> Compared:
+    def out(self, memory: State, smashed: Value) -> ComparedSamples:
         """Make a value that stays at the client."""
-        return Compared("compared", samples=smashed.samples, step=smashed.step)
+        return ComparedSamples("compared", samples=smashed.samples, step=smashed.step)
 
     def run(self, memory: State, smashed: Value) -> tuple[Tensor, Tensor]:
         """Decode what is sent, and look the others up."""
@@ -76,7 +76,7 @@ class Changes(Value):
     __slots__ = ("made_of",)
 
     def __init__(
-        self, smashed: Value, compared: Compared, sent: int, delta: Delta, shape: Shape, dtype: torch.dtype
+        self, smashed: Value, compared: ComparedSamples, sent: int, delta: Delta, shape: Shape, dtype: torch.dtype
     ) -> None:
         size_bytes = smashed.size_bytes - dtype.itemsize * math.prod(shape) + delta.sent_bytes(sent, shape, dtype)
         super().__init__(smashed.kind, size_bytes, smashed.samples, smashed.step, compared.content)
@@ -97,7 +97,7 @@ class KeepSent(Step):
     batch: Batch
     name = "remember"
 
-    def run(self, memory: State, compared: Compared) -> None:
+    def run(self, memory: State, compared: ComparedSamples) -> None:
         """Put what the server has decoded into the client's table, by the samples' numbers."""
         seen, sent = compared.content
         rows = zip(self.batch.numbers.tolist(), seen, sent.tolist(), strict=True)

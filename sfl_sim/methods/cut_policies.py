@@ -7,10 +7,10 @@ example, one layer for slow devices:
 
     >>> def shallow_if_slow(known, clients):
     ...     return {c: known.cuts[0 if known.seen.macs_per_s(c) < 1e9 else -1] for c in clients}
-    >>> seen = Seen()
+    >>> seen = ObservedTimes()
     >>> seen.learn(1, {0: (2.0, 1e9, 0.5, 1e6, 0.5, 1e6), 1: (1.0, 1e9, 0.5, 1e6, 0.5, 1e6)}, server=(1e9, 0.1))
     >>> costs = {cut: CutCost(1e6 * cut, 1e7, 1e5 / cut, 1e5 / cut, 1e4 * cut) for cut in (1, 2, 3)}
-    >>> known = Known(costs, seen, held={}, begins=1, samples=lambda c: 100, batches=lambda c: 10)
+    >>> known = PolicyInput(costs, seen, held={}, begins=1, samples=lambda c: 100, batches=lambda c: 10)
     >>> shallow_if_slow(known, [0, 1])
     {0: 1, 1: 3}
 
@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sfl_sim.methods.seen import ClientRound, Seen
+from sfl_sim.methods.seen import ClientRound, ObservedTimes
 
 STAYS = 0.1
 """Share of its time that a client must save, so that its cut changes."""
@@ -44,7 +44,7 @@ class CutCost(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Known:
+class PolicyInput:
     """What a policy may know.
 
     Attributes:
@@ -56,7 +56,7 @@ class Known:
     """
 
     costs: Mapping[int, CutCost]
-    seen: Seen
+    seen: ObservedTimes
     held: Mapping[int, Mapping[int, int]]
     begins: int
     samples: Callable[[int], int]
@@ -94,15 +94,15 @@ class Known:
         return 1 / rate if rate else 0.0
 
 
-CutPolicy = Callable[[Known, Sequence[int]], Mapping[int, int]]
+CutPolicy = Callable[[PolicyInput, Sequence[int]], Mapping[int, int]]
 
 
-def greedy(known: Known, clients: Sequence[int]) -> dict[int, int]:
+def greedy(known: PolicyInput, clients: Sequence[int]) -> dict[int, int]:
     """Choose for each client the cut with which its own round is shortest, if it saves a tenth of its time."""
     return {c: _shortest(known, c, known.round_s) for c in clients}
 
 
-def makespan(known: Known, clients: Sequence[int]) -> dict[int, int]:
+def makespan(known: PolicyInput, clients: Sequence[int]) -> dict[int, int]:
     """Choose for each client its shortest round without a queue; then, if the server is slower, take work from it.
 
     As long as the server works for longer than any client needs, the client that is done first with its next deeper cut
@@ -129,19 +129,19 @@ def makespan(known: Known, clients: Sequence[int]) -> dict[int, int]:
     return cuts
 
 
-def _shortest(known: Known, c: int, time_s: Callable[[int, int], float]) -> int:
+def _shortest(known: PolicyInput, c: int, time_s: Callable[[int, int], float]) -> int:
     best, old = min(known.cuts, key=lambda cut: (time_s(c, cut), -cut)), known.cut(c)
     return best if time_s(c, best) < (1 - STAYS) * time_s(c, old) else old
 
 
-def median(known: Known, clients: Sequence[int]) -> dict[int, int]:
+def median(known: PolicyInput, clients: Sequence[int]) -> dict[int, int]:
     """Choose for each client the cut whose time is nearest to the median over all clients and cuts (S2FL)."""
     times_s = {c: {cut: known.round_s(c, cut) for cut in known.cuts} for c in clients}
     middle_s = statistics.median(time_s for of_client in times_s.values() for time_s in of_client.values())
     return {c: min(of, key=lambda cut: abs(of[cut] - middle_s)) for c, of in times_s.items()}
 
 
-def bandit(known: Known, clients: Sequence[int]) -> dict[int, int]:
+def bandit(known: PolicyInput, clients: Sequence[int]) -> dict[int, int]:
     """Try each cut once with each client, the fastest by estimate first; then prefer what was fast or tried seldom.
 
     UCB1 of the seconds of a client's rounds: a cut's mean, less half the range of all means times sqrt(ln N / n), where
@@ -150,7 +150,7 @@ def bandit(known: Known, clients: Sequence[int]) -> dict[int, int]:
     return {c: _arm(known, c) for c in clients}
 
 
-def _arm(known: Known, c: int) -> int:
+def _arm(known: PolicyInput, c: int) -> int:
     tried: dict[int, list[float]] = {}
     for round, cut in known.held.get(c, {}).items():
         tried.setdefault(cut, []).append(_lasted_s(known.seen.rounds[c][round]))

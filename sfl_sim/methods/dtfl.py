@@ -15,7 +15,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.ahead import Boxes, HeadOptions, RunsAhead
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.mailbox import closing
-from sfl_sim.methods.server_copies import ServerCopies, Visit
+from sfl_sim.methods.server_copies import ClientVisit, ServerCopies
 from sfl_sim.models.exit_heads import exit_cuts
 from sfl_sim.models.replica import Bundle
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, par, send
@@ -90,7 +90,7 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
     def _macs(self, cut: int) -> float:
         return self.parts[cut][0].part.macs + self.heads[cut].part.macs
 
-    def client(self, c: int, visit: Visit, round: int) -> Flow:
+    def client(self, c: int, visit: ClientVisit, round: int) -> Flow:
         """Train with the head of the tier, while the server trains a copy of the rest."""
         visit.part2 = yield send(self.parts[visit.cut][1], SERVER, SERVER)
         boxes, batches = Boxes.of(c), list(self.data.steps(c, round, visit.n_batches))
@@ -98,7 +98,7 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
         yield par(closing(flow, *boxes) for flow in flows)
         self.held.setdefault(c, {})[round] = visit.cut
 
-    def work(self, c: int, visit: Visit, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:
+    def work(self, c: int, visit: ClientVisit, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:
         """Download part-1 and head, train them while activations go up, and upload them behind these."""
         part1 = self.parts[visit.cut][0]
         model = yield from self.wire.fetch(Bundle([part1, self.heads[visit.cut]]), c)
@@ -107,7 +107,7 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
         self.models[c] = model = yield from self.wire.deliver(model, c, round)
         visit.part1 = model.replicas[0]
 
-    def average_at(self, node: object, visits: Mapping[int, Visit], round: int) -> Flow:
+    def average_at(self, node: object, visits: Mapping[int, ClientVisit], round: int) -> Flow:
         """Average all layers as SplitFedV1 does, and each tier's head over its clients."""
         yield from super().average_at(node, visits, round)  # type: ignore[arg-type]
         for cut, head in self.heads.items() if node == AGGREGATOR else ():

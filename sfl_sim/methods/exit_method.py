@@ -36,7 +36,7 @@ class ExitOptions(MethodOptions):
 
 
 @dataclass
-class Trained:
+class TrainedExits:
     """The result of a client's round.
 
     Attributes:
@@ -50,7 +50,7 @@ class Trained:
     own: Bundle | None = None
 
 
-class Exits(Method):
+class ExitMethod(Method):
     """Train clients side by side, each with its own copy of the server's model, and average depth by depth.
 
     Args:
@@ -114,13 +114,15 @@ class Exits(Method):
                 copies = [one.theta.get(place, piece) for one in trained.values()]
                 yield from self.average(SERVER, piece, copies, list(trained))
 
-    def _average(self, member: int, state: Replica, trained: Mapping[int, Trained], holders: Sequence[int]) -> Flow:
+    def _average(
+        self, member: int, state: Replica, trained: Mapping[int, TrainedExits], holders: Sequence[int]
+    ) -> Flow:
         """`state` <- the weighted average of that member of the holders' models."""
         yield from self.average(AGGREGATOR, state, [trained[c].model.replicas[member] for c in holders], holders)
 
     @abstractmethod
     def client(self, c: int, round: int) -> Flow:
-        """A client's round; gives what it has `Trained`."""
+        """A client's round; gives what it has `TrainedExits`."""
 
     def download(self, c: int) -> Flow:
         """Send client `c` the global model of its depth; gives the client's copy."""

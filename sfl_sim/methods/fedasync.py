@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sfl_sim.methods.asynchronous import Asynchronous, AsynchronousOptions, Update
+from sfl_sim.methods.asynchronous import Asynchronous, AsynchronousOptions, ClientUpdate
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import Flow, On, on
@@ -47,7 +47,7 @@ class FedAsync(Asynchronous, survives=True):
             update = yield from self.next_update(len(clients))
             yield from self.take([update])
 
-    def merge(self, i: int, part: Replica, updates: Sequence[Update]) -> On:
+    def merge(self, i: int, part: Replica, updates: Sequence[ClientUpdate]) -> On:
         """w <- (1 - alpha_t) w + alpha_t w_new with alpha_t = alpha s(tau)."""
         (update,), (weight,) = updates, self.weights(updates)
         alpha = self.options.alpha * weight

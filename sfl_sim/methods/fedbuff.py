@@ -13,7 +13,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from sfl_sim.methods.asynchronous import Asynchronous, AsynchronousOptions, Update
+from sfl_sim.methods.asynchronous import Asynchronous, AsynchronousOptions, ClientUpdate
 from sfl_sim.models.averages import weighted_sum
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import Flow, On, Step, Work, on
@@ -40,7 +40,7 @@ class FedBuff(Asynchronous, survives=True):
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """Wait for K updates, and take them in at once."""
         self.begin(round)
-        updates: list[Update] = []
+        updates: list[ClientUpdate] = []
         while len(updates) < self.options.buffer:
             updates.append((yield from self.next_update(len(clients))))
         yield from self.take(updates)
@@ -50,7 +50,7 @@ class FedBuff(Asynchronous, survives=True):
         origins = self.parts
         return replace((yield from super().client(c)), origins=origins)
 
-    def merge(self, i: int, part: Replica, updates: Sequence[Update]) -> On:
+    def merge(self, i: int, part: Replica, updates: Sequence[ClientUpdate]) -> On:
         """w <- w + eta_g / K * sum_i s(tau_i) (w_i - w^(v_i)), for any numbers of samples.
 
         Clients send w_i, and the server remembers the versions: as many bytes as the paper's differences have.

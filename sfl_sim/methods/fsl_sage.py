@@ -96,15 +96,15 @@ class FslSage(Ahead, survives=True):
                 yield on(SERVER, self.server_step(round), part2, smashed, store)
                 self.n_stored[c] = min(self.n_stored.get(c, 0) + smashed.samples, self.options.store)
             if batch.step == 0 and self.aligns(round):
-                head = yield from self.align(c, part2, Stored(c, store, self.n_stored[c]))
+                head = yield from self.align(c, part2, SageStore(c, store, self.n_stored[c]))
                 yield from boxes.replies.put((yield send(head, SERVER, c)))
 
-    def align(self, c: int, part2: Replica, stored: Stored) -> Flow:
+    def align(self, c: int, part2: Replica, stored: SageStore) -> Flow:
         """Fit the head of client `c` to the gradients of the current part-2 on all that is stored; gives the head."""
         if c not in self.heads:
             self.heads[c] = yield send(self.head, SERVER, SERVER)
         target = yield on(SERVER, InputGradient(), part2, stored)
-        align = Align(Adam(self.options.align_lr), self.options.align_epochs)
+        align = SageAlign(Adam(self.options.align_lr), self.options.align_epochs)
         yield on(SERVER, align, self.heads[c], stored, target)
         return self.heads[c]
 
@@ -126,7 +126,7 @@ class FslSage(Ahead, survives=True):
         return self.part2.size_bytes + len(self.data) * self.head.size_bytes + sum(rows) * row_bytes
 
 
-class Stored(Value):
+class SageStore(Value):
     """All that a store holds of one client, as one mini-batch."""
 
     __slots__ = ("made_of",)
@@ -160,7 +160,7 @@ class TrainAndStore(TrainAlone):
 
 
 @dataclass(frozen=True)
-class Align(Step):
+class SageAlign(Step):
     """Fit a head's gradients at its input, of its own mean loss, to given ones: the sum of squared differences.
 
     This takes the second derivative of the head.

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from sfl_sim.data.batches import Batch
-from sfl_sim.methods.asynchronous import Asynchronous, Update
+from sfl_sim.methods.asynchronous import Asynchronous, ClientUpdate
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.pooled import merged, rows_of
 from sfl_sim.models.replica import Replica
@@ -71,19 +71,19 @@ class Gas(Asynchronous, survives=True):
         self.begin(round)
         self.n_wanted = len(clients)
         yield on(SERVER, Renew(), self.parts[1])
-        updates: list[Update] = []
+        updates: list[ClientUpdate] = []
         while len(updates) < len(clients):
             updates.append((yield from self.next_update(len(clients))))
         yield from self.take(updates)
 
-    def take(self, updates: Sequence[Update]) -> Flow:
+    def take(self, updates: Sequence[ClientUpdate]) -> Flow:
         """Make the next version of part-1."""
         part1 = yield send(self.parts[0], AGGREGATOR, AGGREGATOR)
         yield self.merge(0, part1, updates)
         self.parts = [part1, self.parts[1]]
         self.version += 1
 
-    def merge(self, i: int, part: Replica, updates: Sequence[Update]) -> On:
+    def merge(self, i: int, part: Replica, updates: Sequence[ClientUpdate]) -> On:
         """Average part-1s."""
         shares = self.task.shares([update.client for update in updates])
         return on(AGGREGATOR, Average(), part, [update.copies[i] for update in updates], shares)

@@ -24,7 +24,7 @@ from torch.nn.functional import normalize
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import Task
-from sfl_sim.methods.exit_method import ExitOptions, Exits, Trained
+from sfl_sim.methods.exit_method import ExitMethod, ExitOptions, TrainedExits
 from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, through
@@ -62,7 +62,7 @@ class HarmonyOptions(ExitOptions):
     """Place of the last layer: at the clients, which get embeddings, or at the server, which sends answers (logits)."""
 
 
-class Harmony(Exits, survives=True):
+class Harmony(ExitMethod, survives=True):
     """A round trip more with every mini-batch than SplitFedV1, and an adaptation of the front end in each."""
 
     Options = HarmonyOptions
@@ -98,7 +98,7 @@ class Harmony(Exits, survives=True):
             yield from self.minibatch(c, w, theta, (b1, b2), route, round)
         w = yield from self.wire.deliver(w, c, round)
         entered = range(min(route.first for route in routes), len(self.theta))
-        return Trained(w, {place: theta.members[place] for place in entered})
+        return TrainedExits(w, {place: theta.members[place] for place in entered})
 
     def minibatch(
         self, c: int, w: Bundle, theta: Bundle, batches: tuple[Batch, Batch], route: Route, round: int
@@ -118,9 +118,11 @@ class Harmony(Exits, survives=True):
         views = yield send(self.wire.coded_up(views, [phi, *([layers_to_k] if layers_to_k else [])], *ids), c, SERVER)
         embedding = yield on(SERVER, Embed(route), theta, views)
         embedding = yield send(self.wire.coded_down(embedding, [trunk], *ids), SERVER, c)
-        gradient = yield on(c, Assess(optimiser, self.server_share), w, embedding, z_pp)
+        gradient = yield on(c, HarmonyAssess(optimiser, self.server_share), w, embedding, z_pp)
         gradient = yield send(self.wire.returned(gradient, embedding, trunk, None), c, SERVER)
-        align = Align(self.optimiser(round, SERVER), route, options.csa_weight, options.csa_margin, options.csa_l2norm)
+        align = HarmonyAlign(
+            self.optimiser(round, SERVER), route, options.csa_weight, options.csa_margin, options.csa_l2norm
+        )
         gradient = yield on(SERVER, align, theta, gradient)
         gradient = yield send(self.wire.returned(gradient, views, phi, None), SERVER, c)
         yield on(c, Outer(optimiser), w, w_pp, gradient)
@@ -245,7 +247,7 @@ class Embed(Step):
         return Value("embedding", size_bytes, views.samples, views.step)
 
     def run(self, theta: Bundle, views: Value) -> Tensor:
-        """Embeddings (n, d_S), or answers (n, L); the graphs wait in theta for `Align`."""
+        """Embeddings (n, d_S), or answers (n, L); the graphs wait in theta for `HarmonyAlign`."""
         z_pp, z_p, same = views.load()
         trunk, last = theta.replicas[: self.route.trunk], theta.replicas[self.route.trunk :]
         zs_p = None if z_p is None else through(trunk[self.route.k :], z_p)
@@ -257,7 +259,7 @@ class Embed(Step):
 
 
 @dataclass(frozen=True)
-class Assess(Step):
+class HarmonyAssess(Step):
     """The task's loss where the labels are: of the client's classifier on embeddings, or of the server's answers.
 
     The classifier takes its step at once; gives the gradient at what the server sent.
@@ -293,7 +295,7 @@ class Assess(Step):
 
 
 @dataclass(frozen=True)
-class Align(Step):
+class HarmonyAlign(Step):
     """The server's backward pass and step, with the gradient of contrastive alignment (Eq. 7) in the trunk alone.
 
     Attributes:

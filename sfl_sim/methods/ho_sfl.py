@@ -126,7 +126,7 @@ class HoSfl(SplitMethod, survives=True):
         smashed = yield on(c, ForwardOnly(), own, batch)
         sent = yield from self.wire.upload(smashed, own.part, batch, c, round)
         kept = State("gradient")
-        gradient = yield on(SERVER, Differentiate(), kept, self.part2, sent)
+        gradient = yield on(SERVER, HoDifferentiate(), kept, self.part2, sent)
         self.arrived[c] = kept
         gradient = yield from self.wire.download(gradient, sent, own, c, round)
         slopes = yield on(c, Slopes(directions), own, batch, smashed, gradient)
@@ -174,7 +174,7 @@ class One(Value):
         return slopes
 
 
-class Differentiate(Step):
+class HoDifferentiate(Step):
     """Part-2's gradients on smashed data; that of the weights is kept, and part-2 stays as it is for other jobs."""
 
     name = "differentiate"

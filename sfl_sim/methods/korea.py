@@ -28,7 +28,7 @@ from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, ServerNode, Step, Value, Work, on, par, present, read, send
 from sfl_sim.rng import stream
 from sfl_sim.scenario.fields import OnlyWith, Unless
-from sfl_sim.training.optimisers import Measured, Optimiser
+from sfl_sim.training.optimisers import Optimiser, SummedNorms
 from sfl_sim.training.steps import Average, Backward, Forward, Train
 
 Floats = NDArray[np.float64]
@@ -73,7 +73,7 @@ class KoreaOptions(MethodOptions):
 
 
 @dataclass(eq=False)
-class Branch:
+class KoreaBranch:
     """A branch model, kept over all rounds: part-1 at the aggregator, part-2 at the server."""
 
     number: int
@@ -113,10 +113,10 @@ class Korea(Method, survives=True):
             problem = f"all clients take part in every round, so {task.method} has no assistants"
             raise ScenarioError(problem, key="clients.participation", allowed="less than 1")
         if options.adapts:
-            self.rule = Measured()
+            self.rule = SummedNorms()
         self.part1, self.part2 = task.split(task.cut)
         """The master w: the mean of all branches."""
-        self.branches: list[Branch] = []
+        self.branches: list[KoreaBranch] = []
         self.p = options.p0
         """The proportion of this round."""
         self.next_p = options.p0
@@ -160,16 +160,16 @@ class Korea(Method, survives=True):
                 ]
             )
 
-    def deal(self, clients: Sequence[int], round: int) -> dict[int, Branch]:
+    def deal(self, clients: Sequence[int], round: int) -> dict[int, KoreaBranch]:
         """Deal the branches to the clients by lot; a branch is the master until a client has trained it."""
         for number in range(len(self.branches), len(clients)):
             history = LabelHistory(np.zeros(len(self.task.label_names)))
-            self.branches.append(Branch(number, self.part1, self.part2, history))
+            self.branches.append(KoreaBranch(number, self.part1, self.part2, history))
         places = stream(self.task.seed, "korea branches", round).permutation(len(self.branches))
         dealt = zip(places, self.branches, strict=True)
         return {clients[i]: replace(branch) for i, branch in dealt if i < len(clients)}
 
-    def request(self, branches: Mapping[int, Branch], present_clients: Sequence[int], round: int) -> None:
+    def request(self, branches: Mapping[int, KoreaBranch], present_clients: Sequence[int], round: int) -> None:
         """Ask the `present_clients` for what each branch lacks (2 to 4).
 
         A client whose label counts the server does not know trains without replay.
@@ -189,14 +189,14 @@ class Korea(Method, survives=True):
                 if request.shares:
                     self.requests[c] = request
 
-    def lacking(self, branch: Branch, c: int) -> Ints:
+    def lacking(self, branch: KoreaBranch, c: int) -> Ints:
         """q (L,): what a branch asks for that is going to be trained on client `c`, whose labels enter its history."""
         branch.history = branch.history.after(self.task.label_counts[c], self.options.decay)
         sv = branch.history.sv
         least = len(sv) if self.options.one_per_label else 0
         return knowledge_request(sv, request_size(self.data.samples(c), self.p, least), self.options.rounding)
 
-    def train(self, branch: Branch, c: int, round: int) -> Flow:
+    def train(self, branch: KoreaBranch, c: int, round: int) -> Flow:
         """Train a branch on client `c` (1, 5, 6); gives the client's squared gradient norm, if that is asked for."""
         branch.part2 = yield send(branch.part2, SERVER, SERVER)  # for a fresh optimiser
         part1: Replica | None = None
@@ -218,14 +218,14 @@ class Korea(Method, survives=True):
         *norm, branch.part1 = yield par([*tell_norm, self.wire.deliver(part1, c, round)])
         return norm
 
-    def epoch(self, branch: Branch, c: int, part1: Replica | None, batches: Sequence[Batch], round: int) -> Flow:
+    def epoch(self, branch: KoreaBranch, c: int, part1: Replica | None, batches: Sequence[Batch], round: int) -> Flow:
         """One pass over the client's samples, with part-1 of the branch if it has none yet; gives part-1."""
         part1 = part1 or (yield from self.wire.fetch(branch.part1, c))
         for batch in batches:
             yield from self.minibatch(branch, c, part1, batch, round)
         return part1
 
-    def minibatch(self, branch: Branch, c: int, part1: Replica, batch: Batch, round: int) -> Flow:
+    def minibatch(self, branch: KoreaBranch, c: int, part1: Replica, batch: Batch, round: int) -> Flow:
         """Train both parts on one mini-batch; the server adds the rows of assistants that belong to it."""
         optimiser, knowledge = self.optimiser(round, SERVER), []
         smashed = yield on(c, Forward(), part1, batch)
@@ -245,13 +245,13 @@ class Korea(Method, survives=True):
         norm = yield on(c, SquaredNorms(), part1)
         return (yield send(norm, c, SERVER))
 
-    def measure(self, client_norms: Mapping[int, tuple[Branch, Value]], round: int) -> Flow:
+    def measure(self, client_norms: Mapping[int, tuple[KoreaBranch, Value]], round: int) -> Flow:
         """Keep F: lr / epochs times the mean over branches of the squared gradient norms of both parts (Eq. 5).
 
         The next proportion follows it; both stay as they were if no client is left.
         """
 
-        def both(branch: Branch, client_norm: Value) -> Flow:
+        def both(branch: KoreaBranch, client_norm: Value) -> Flow:
             # The norm is in a list, so that it is no client's job, which could be lost.
             return (yield on(SERVER, SquaredNorms(), branch.part2, [client_norm]))
 
@@ -400,7 +400,7 @@ class TrainReplayed(Step):
 
 
 class SquaredNorms(Step):
-    """Tell the squared gradient norms that `Measured` has added up, on top of what other nodes tell."""
+    """Tell the squared gradient norms that `SummedNorms` has added up, on top of what other nodes tell."""
 
     name = "norm"
 

@@ -127,7 +127,7 @@ def decoder_network(net: Network, cut: int) -> Network:
                    tokens=False, weightless=net.weightless).with_settings(net.forward_settings)  # fmt: skip
 
 
-class Pair(NamedTuple):
+class MixedPair(NamedTuple):
     """A mixture: places of two clients, and the share of the first."""
 
     one: int
@@ -135,17 +135,17 @@ class Pair(NamedTuple):
     share: float
 
 
-def mixtures(n_clients: int, partners: int, alpha: float, draws: tuple[int, str, int]) -> list[Pair]:
+def mixtures(n_clients: int, partners: int, alpha: float, draws: tuple[int, str, int]) -> list[MixedPair]:
     """Draw for each client as many others, without repetition, and its share in each mixture from Beta(alpha, alpha).
 
     >>> [(pair.one, pair.other) for pair in mixtures(2, 1, alpha=1.0, draws=(0, "mix", 1))]
     [(0, 1), (1, 0)]
     """
-    rng, pairs = stream(*draws), list[Pair]()
+    rng, pairs = stream(*draws), list[MixedPair]()
     for c in range(n_clients):
         others = [j for j in range(n_clients) if j != c]
         chosen = rng.permutation(others)[:partners].astype(int).tolist()
-        pairs += [Pair(c, other, float(rng.beta(alpha, alpha))) for other in chosen]
+        pairs += [MixedPair(c, other, float(rng.beta(alpha, alpha))) for other in chosen]
     return pairs
 
 
@@ -163,7 +163,7 @@ class TrainMixed(Step):
 
     optimiser: Optimiser
     shares: tuple[float, ...]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[MixedPair, ...]
     name = "train"
 
     def work(self, part2: Replica, smashed: Sequence[Value]) -> Work:

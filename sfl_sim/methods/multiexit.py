@@ -13,7 +13,7 @@ from pydantic import Field
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.exit_method import ExitOptions, Exits, Trained
+from sfl_sim.methods.exit_method import ExitMethod, ExitOptions, TrainedExits
 from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.ops import SERVER, Flow, on, send
 from sfl_sim.scenario.fields import Unless
@@ -21,7 +21,7 @@ from sfl_sim.training.exit_steps import ExitBackward, ExitForward
 from sfl_sim.training.steps import Average, Train
 
 
-class MultiExit(Exits, regular=True, survives=True):
+class MultiExit(ExitMethod, regular=True, survives=True):
     """SplitFedV1 with an exit on the device: both losses train what the client holds."""
 
     Options = ExitOptions
@@ -44,7 +44,7 @@ class MultiExit(Exits, regular=True, survives=True):
         for batch in self.data.batches(c, round):
             yield from self.minibatch(c, model, theta, batch, round)
         arrived = yield from self.wire.deliver(model, c, round)
-        return Trained(arrived, dict.fromkeys(range(self.entry(c), len(self.theta)), theta), model)
+        return TrainedExits(arrived, dict.fromkeys(range(self.entry(c), len(self.theta)), theta), model)
 
     def minibatch(self, c: int, model: Bundle, theta: Replica, batch: Batch, round: int) -> Flow:
         """Train phi, h and theta on one mini-batch by gamma l_C + (1 - gamma) l_S."""

@@ -28,7 +28,7 @@ class ClientRound(NamedTuple):
     queue_s: float = 0.0
 
 
-class Seen:
+class ObservedTimes:
     """Times that have been recorded, as a server can know them: devices report the durations of their steps.
 
     Rates include what else takes time, such as latency. They are smoothed over a client's rounds, the latest counting

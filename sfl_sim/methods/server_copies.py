@@ -21,7 +21,7 @@ from pydantic import Field
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.cut_policies import CutCost, Known
+from sfl_sim.methods.cut_policies import CutCost, PolicyInput
 from sfl_sim.methods.split import SplitStep
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, ServerNode, on, par, send
@@ -32,7 +32,7 @@ from sfl_sim.training.steps import Average
 
 
 @dataclass
-class Visit:
+class ClientVisit:
     """Round of one client.
 
     Attributes:
@@ -89,10 +89,10 @@ class ServerCopies(SplitStep):
         yield from self.average_at(SERVER, visits, round)
         yield from self.average_at(AGGREGATOR, visits, round)
 
-    def visits(self, round: int, clients: Sequence[int]) -> dict[int, Visit]:
+    def visits(self, round: int, clients: Sequence[int]) -> dict[int, ClientVisit]:
         """The cut of each client, and its number of mini-batches."""
         self._now = cuts = self.choose_cuts(round, clients)
-        return {c: Visit(cuts[c], n) for c, n in zip(clients, self.n_batches(clients), strict=True)}
+        return {c: ClientVisit(cuts[c], n) for c, n in zip(clients, self.n_batches(clients), strict=True)}
 
     def choose_cuts(self, round: int, clients: Sequence[int]) -> Mapping[int, int]:
         """The cut of each client: the task's, one that is drawn for the round, or what a policy chooses."""
@@ -105,7 +105,7 @@ class ServerCopies(SplitStep):
         return {c: self.known.cut(c) for c in clients} | dict(chosen)
 
     @cached_property
-    def known(self) -> Known:
+    def known(self) -> PolicyInput:
         """What a policy may know of the network and the clients."""
         task, data = self.task, self.data
         costs = {}
@@ -114,7 +114,7 @@ class ServerCopies(SplitStep):
             up_bytes, down_bytes = self.wire.crossing_bytes(part1.part, n)
             at_client, at_server = (part.part.work(n, passes=3).macs / n for part in (part1, part2))
             costs[cut] = CutCost(at_client, at_server, up_bytes / n, down_bytes / n, part1.size_bytes)
-        return Known(costs, task.seen, self.held, task.round_cuts[0], data.seen, data.n_batches)
+        return PolicyInput(costs, task.seen, self.held, task.round_cuts[0], data.seen, data.n_batches)
 
     def client_cuts(self, clients: Sequence[int]) -> Sequence[int]:
         """The cut of each of the round's clients."""
@@ -131,7 +131,7 @@ class ServerCopies(SplitStep):
             return [self.data.mean_batches(clients)] * len(clients)
         return [self.data.n_batches(c) for c in clients]
 
-    def client(self, c: int, visit: Visit, round: int) -> Flow:
+    def client(self, c: int, visit: ClientVisit, round: int) -> Flow:
         """Download part-1, copy part-2, train both, upload part-1."""
         part1, part2 = self.parts[visit.cut]
         visit.part1 = yield from self.wire.fetch(part1, c)
@@ -141,7 +141,7 @@ class ServerCopies(SplitStep):
         visit.part1 = yield from self.wire.deliver(visit.part1, c, round)
         self.held.setdefault(c, {})[round] = visit.cut
 
-    def average_at(self, node: ServerNode, visits: Mapping[int, Visit], round: int) -> Flow:
+    def average_at(self, node: ServerNode, visits: Mapping[int, ClientVisit], round: int) -> Flow:
         """Average at the server all layers that none of the `visits` holds at its client, else all other layers."""
         deepest = max((visit.cut for visit in visits.values()), default=0)
         for piece, start in zip(self.pieces, [0, *self.cuts], strict=True):

@@ -15,10 +15,10 @@ from pydantic import Field
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.server_copies import HostOptions, ServerCopies, Visit, host_rule
+from sfl_sim.methods.server_copies import ClientVisit, HostOptions, ServerCopies, host_rule
 from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, occur, on, par, send, wait
 from sfl_sim.scenario.fields import OnlyWith
-from sfl_sim.training.fusion import Differentiate, Fuse, Fusion, TrainFused, Update
+from sfl_sim.training.fusion import Differentiate, Fuse, Fusion, TrainFused, UpdateFromFused
 from sfl_sim.training.optimisers import OPTIMISERS, Foreign, Optimiser, Sgd
 from sfl_sim.training.steps import Average, Backward, Forward, MomentumAverage
 
@@ -84,18 +84,18 @@ class Smofi(ServerCopies, regular=True, survives=True):
         yield from self.average_at(SERVER, visits, round)
         yield from self.average_at(AGGREGATOR, visits, round)
 
-    def steps(self, visits: Mapping[int, Visit], round: int) -> Flow:
+    def steps(self, visits: Mapping[int, ClientVisit], round: int) -> Flow:
         """Train all clients side by side while mbar is fused after each step tau; gives the clients that are lost."""
         _, W_s = self.parts[next(iter(visits.values())).cut]
         optimiser = self.optimiser(round, SERVER)
-        now = Progress(visits, optimiser, Fusion(W_s, len(visits), optimiser, self.carried))
+        now = FusionProgress(visits, optimiser, Fusion(W_s, len(visits), optimiser, self.carried))
         flows = [(j, self.train(j, now, round)) for j in visits]
         if self.options.barrier == "relaxed":
             flows += [(j, self.update(j, now)) for j in visits]
         yield par([*(self.unless_lost(j, flow, now) for j, flow in flows), self.fuse(now)])
         return now.lost
 
-    def train(self, j: int, now: Progress, round: int) -> Flow:
+    def train(self, j: int, now: FusionProgress, round: int) -> Flow:
         """W_c,j <- W_c, W_s,j <- W_s; then every mini-batch of client j."""
         visit = now.visits[j]
         W_c, W_s = self.parts[visit.cut]
@@ -105,7 +105,7 @@ class Smofi(ServerCopies, regular=True, survives=True):
             yield from self.step(j, batch, now, round)
         visit.part1 = yield from self.wire.deliver(visit.part1, j, round)
 
-    def step(self, j: int, batch: Batch, now: Progress, round: int) -> Flow:
+    def step(self, j: int, batch: Batch, now: FusionProgress, round: int) -> Flow:
         """Step tau: forward to the server, (4) and (3) there, backward at the client, whose own buffer is not fused."""
         visit, tau, barrier = now.visits[j], batch.step, self.options.barrier
         if barrier == "paper":
@@ -127,7 +127,7 @@ class Smofi(ServerCopies, regular=True, survives=True):
         if barrier == "paper":
             yield occur(now.passed[j, tau])
 
-    def update(self, j: int, now: Progress) -> Flow:
+    def update(self, j: int, now: FusionProgress) -> Flow:
         """Steps (4) and (3) of surrogate j with the barrier `relaxed`: each when gradient and mbar are there."""
         for tau in range(now.T[j]):
             yield from now.until(j, now.differentiated, tau)
@@ -135,10 +135,10 @@ class Smofi(ServerCopies, regular=True, survives=True):
             if j in now.lost:
                 raise Lost(j)
             # No client's job: client j may have delivered its part-1 long ago, and be away.
-            yield on(SERVER, Update(now.optimiser, now.row[j], tau), now.visits[j].part2, now.fusion)
+            yield on(SERVER, UpdateFromFused(now.optimiser, now.row[j], tau), now.visits[j].part2, now.fusion)
             yield occur(now.updated[j, tau])
 
-    def fuse(self, now: Progress) -> Flow:
+    def fuse(self, now: FusionProgress) -> Flow:
         """mbar by (5) after each step. A client that is lost counts like one that is done, once it has made a step."""
         tau = 0
         while active := [j for j, T_j in now.T.items() if T_j > tau]:
@@ -161,7 +161,7 @@ class Smofi(ServerCopies, regular=True, survives=True):
         """Share of each buffer in mbar by (5) and (6); delta_j is not positive while client j is active."""
         return [(max(0, each) + 1) ** self.options.staleness / len(delta) for each in delta]
 
-    def unless_lost(self, j: int, flow: Flow, now: Progress) -> Flow:
+    def unless_lost(self, j: int, flow: Flow, now: FusionProgress) -> Flow:
         """Run a flow of client j; once j is lost, no other flow waits for it."""
         try:
             yield from flow
@@ -175,7 +175,7 @@ class Smofi(ServerCopies, regular=True, survives=True):
         return MomentumAverage(Sgd(1.0, beta_g)) if beta_g else super().merge(round)
 
 
-class Events(dict[Any, Event]):
+class EventsByKey(dict[Any, Event]):
     """Events by what they belong to, each made when it is first asked for."""
 
     def __init__(self, about: str) -> None:
@@ -187,7 +187,7 @@ class Events(dict[Any, Event]):
         return event
 
 
-class Progress:
+class FusionProgress:
     """Progress of a round with fusions.
 
     Attributes:
@@ -202,23 +202,23 @@ class Progress:
         fused: by tau, mbar is there.
     """
 
-    def __init__(self, visits: Mapping[int, Visit], optimiser: Optimiser, fusion: Fusion) -> None:
+    def __init__(self, visits: Mapping[int, ClientVisit], optimiser: Optimiser, fusion: Fusion) -> None:
         self.visits = visits
         self.optimiser = optimiser
         self.fusion = fusion
         self.T = {j: visit.n_batches for j, visit in visits.items()}
         self.row = {j: row for row, j in enumerate(visits)}
         self.lost: set[int] = set()
-        self.differentiated = Events("the gradient of client and mini-batch")
-        self.updated = Events("the server's step of client and mini-batch")
-        self.passed = Events("the end of client and mini-batch")
-        self.fused = Events("the fusion of mini-batch")
+        self.differentiated = EventsByKey("the gradient of client and mini-batch")
+        self.updated = EventsByKey("the server's step of client and mini-batch")
+        self.passed = EventsByKey("the end of client and mini-batch")
+        self.fused = EventsByKey("the fusion of mini-batch")
 
     def fusion_before(self, tau: int) -> list[Event]:
         """Give the events to wait for before mbar is used in step `tau`: none in the first step."""
         return [self.fused[tau - 1]] if tau else []
 
-    def until(self, j: int, events: Events, tau: int) -> Flow:
+    def until(self, j: int, events: EventsByKey, tau: int) -> Flow:
         """Wait for what another flow of client j does in step `tau`; raises Lost if that flow has lost the client."""
         if tau >= 0:
             yield wait([events[j, tau]])

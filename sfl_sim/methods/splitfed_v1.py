@@ -13,7 +13,7 @@ from typing import Literal
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.server_copies import ServerCopies, Visit
+from sfl_sim.methods.server_copies import ClientVisit, ServerCopies
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, par, send
 
 
@@ -53,7 +53,7 @@ class SplitFedV1(ServerCopies, regular=True, survives=True, tiered=True):
         yield from self.average_at(AGGREGATOR, {c: visits[c] for c in clients if c in uploaded}, round)
 
     def stretches(
-        self, visits: Mapping[int, Visit], batches: Mapping[int, Iterator[Batch]], number: int, round: int
+        self, visits: Mapping[int, ClientVisit], batches: Mapping[int, Iterator[Batch]], number: int, round: int
     ) -> Flow:
         """Stretch `number` and all after it; gives the clients that have uploaded part-1.
 
@@ -75,11 +75,13 @@ class SplitFedV1(ServerCopies, regular=True, survives=True, tiered=True):
                 return {*uploaded.pop(None), *uploaded}
         return set()
 
-    def n_stretches(self, c: int, visit: Visit) -> int:
+    def n_stretches(self, c: int, visit: ClientVisit) -> int:
         """Number of averages of part-2 in which a client takes part."""
         return visit.n_batches if self.options.server_agg_every == "step" else self.data.passes(c)
 
-    def stretch(self, c: int, visit: Visit, batches: Iterator[Batch], number: int, last: bool, round: int) -> Flow:
+    def stretch(
+        self, c: int, visit: ClientVisit, batches: Iterator[Batch], number: int, last: bool, round: int
+    ) -> Flow:
         """Train between two averages, with a new copy of part-2.
 
         Part-1 is downloaded before a client's first stretch, and uploaded at once if this is the last of all clients'.
@@ -93,6 +95,6 @@ class SplitFedV1(ServerCopies, regular=True, survives=True, tiered=True):
         if last:
             yield from self.upload(c, visit, round)
 
-    def upload(self, c: int, visit: Visit, round: int) -> Flow:
+    def upload(self, c: int, visit: ClientVisit, round: int) -> Flow:
         """Send part-1 to the aggregator."""
         visit.part1 = yield from self.wire.deliver(visit.part1, c, round)

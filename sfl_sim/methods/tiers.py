@@ -34,7 +34,7 @@ from sfl_sim.training.steps import Average
 
 
 @dataclass(frozen=True)
-class Tier:
+class ServedTier:
     """A tier of servers, as methods know it.
 
     Attributes:
@@ -61,7 +61,7 @@ class Tiers:
         homes: gives for a round the server of the first tier that serves each client.
     """
 
-    tiers: Sequence[Tier] = ()
+    tiers: Sequence[ServedTier] = ()
     homes: Callable[[int], Sequence[ServerNode]] = lambda round: ()
 
     def way(self, server: ServerNode) -> list[ServerNode]:
@@ -173,7 +173,7 @@ class Tree:
             self.weights = {}
         self.is_even = len(averaged) == len(self.tiers.tiers)
 
-    def _up(self, tier: Tier, weights: Mapping[ServerNode, float]) -> Flow:
+    def _up(self, tier: ServedTier, weights: Mapping[ServerNode, float]) -> Flow:
         """Average a tier's copies at the servers above; gives the weights of these."""
         sent = yield par(self._send(low, high) for low, high in zip(tier.servers, tier.above, strict=True))
         of_each = [weights.get(server, 0.0) for server in tier.servers]
@@ -211,7 +211,7 @@ class Tree:
         return [found.get(number, part) for number, part in self.parts[SERVER].items()]
 
 
-def summed(tier: Tier, of_each: Sequence[float]) -> dict[ServerNode, float]:
+def summed(tier: ServedTier, of_each: Sequence[float]) -> dict[ServerNode, float]:
     """Sum the weights of a tier's servers by the server above."""
     total: dict[ServerNode, float] = {}
     for high, weight in zip(tier.above, of_each, strict=True):

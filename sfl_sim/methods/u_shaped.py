@@ -99,7 +99,7 @@ class UShaped(SplitStep, regular=True, survives=True):
         smashed = yield from self.wire.upload(smashed, part1.part, batch, c, round)
         passed = yield on(SERVER, Relay(labelled=False), part2, smashed)
         passed = yield send(self.wire.coded_down(passed, [part2.part], c, round, batch.step), SERVER, c)
-        gradient = yield on(c, Assess(self.optimiser(round, c), part2.part), model, passed, batch)
+        gradient = yield on(c, LossAtLabels(self.optimiser(round, c), part2.part), model, passed, batch)
         gradient = self.wire.returned(gradient, passed, part2.part, self.wire.down, c, round, batch.step)
         gradient = yield send(gradient, c, SERVER)
         gradient = yield on(SERVER, self.relay_back(round), part2, gradient)
@@ -121,7 +121,7 @@ class UShaped(SplitStep, regular=True, survives=True):
 
 
 @dataclass(frozen=True)
-class Assess(Step):
+class LossAtLabels(Step):
     """The loss where the labels are, and a step of the last layers; gives the gradient at what the server has sent.
 
     Attributes:

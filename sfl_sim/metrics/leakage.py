@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.floating]
+AnyFloats = NDArray[np.floating]
 Ints = NDArray[np.int64]
 
 SIGMA = 1.5
@@ -32,13 +32,13 @@ def by_chance(measure: Callable[[Ints], float], groups: Ints, rng: np.random.Gen
     return float(np.mean(found))
 
 
-def psnr(errors: Floats) -> NDArray[np.float64]:
+def psnr(errors: AnyFloats) -> NDArray[np.float64]:
     """Compute the peak signal-to-noise ratio in dB (N,) of images in [0, 1] from their mean squared errors (N,)."""
     with np.errstate(divide="ignore"):
         return np.asarray(-10 * np.log10(errors.astype(np.float64)))
 
 
-def ssim(x: Floats, y: Floats) -> NDArray[np.float64]:
+def ssim(x: AnyFloats, y: AnyFloats) -> NDArray[np.float64]:
     """Compute the structural similarity (N,) of images x and y (N, C, H, W) in [0, 1]: 1 for equal ones.
 
     Wang et al. 2004: a Gaussian window, K1 = 0.01, K2 = 0.03, within the image, mean over channels. On images of fewer
@@ -57,7 +57,7 @@ def ssim(x: Floats, y: Floats) -> NDArray[np.float64]:
     return np.array(found, dtype=np.float64)
 
 
-def labels_by_norm(norms: Floats, labels: Ints, messages: Ints) -> float:
+def labels_by_norm(norms: AnyFloats, labels: Ints, messages: Ints) -> float:
     """Measure how well the norms (N,) of gradients tell a label from the others: an area under the curve, 0.5 to 1.
 
     Samples are compared within their message (N,), whose gradients share a scale: the area is the share of pairs of a
@@ -77,7 +77,7 @@ def labels_by_norm(norms: Floats, labels: Ints, messages: Ints) -> float:
     return float(np.mean(areas)) if areas else float("nan")
 
 
-def clusters_of(gradients: Floats, n_labels: int, seed: int) -> Ints:
+def clusters_of(gradients: AnyFloats, n_labels: int, seed: int) -> Ints:
     """Sort the directions of gradients (N, D) into as many clusters (N,) as there are labels, by k-means."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -100,7 +100,7 @@ def labels_by_clusters(clusters: Ints, labels: Ints) -> float:
     return float(counts[linear_sum_assignment(counts, maximize=True)].sum() / len(labels))
 
 
-def labels_by_nearest(gradients: Floats, labels: Ints) -> float:
+def labels_by_nearest(gradients: AnyFloats, labels: Ints) -> float:
     """Measure how often the gradient nearest by cosine, of one known sample per label, has the label: a share.
 
     The known samples are the first ones of their labels, and are not counted. NaN if all samples are known.
@@ -114,6 +114,6 @@ def labels_by_nearest(gradients: Floats, labels: Ints) -> float:
     return float((labels[known[nearest]] == labels[others]).mean())
 
 
-def _directions(gradients: Floats) -> Floats:
+def _directions(gradients: AnyFloats) -> AnyFloats:
     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
     return gradients / np.where(norms > 0, norms, 1)

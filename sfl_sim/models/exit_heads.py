@@ -32,7 +32,7 @@ def _class_token(shape: Shape, n_labels: int) -> nn.Sequential:
 
 
 @dataclass(frozen=True, slots=True)
-class _Exits:
+class _FamilyExits:
     """Exits of a family: the cuts, and a builder of heads from the shape of the features and the number of labels."""
 
     cuts: tuple[int, ...]
@@ -40,16 +40,16 @@ class _Exits:
 
 
 _EXITS = {
-    "cnn8": _Exits((2, 3, 4), partial(_pooled, side=3)),
-    "vgg11_bn": _Exits((2, 3, 4), partial(_pooled, side=2)),
+    "cnn8": _FamilyExits((2, 3, 4), partial(_pooled, side=3)),
+    "vgg11_bn": _FamilyExits((2, 3, 4), partial(_pooled, side=2)),
     # Not after the 16- and 24-channel blocks, whose heads would be smaller than the smallest in the table.
-    "mobilenet_v2": _Exits((1, *range(5, 12)), partial(_pooled, side=1)),
-    "resnet50": _Exits((3, 4, 5, 6, 7), partial(_pooled, side=1)),
-    "vit_s16": _Exits((3, 4, 5, 6, 7), _class_token),
+    "mobilenet_v2": _FamilyExits((1, *range(5, 12)), partial(_pooled, side=1)),
+    "resnet50": _FamilyExits((3, 4, 5, 6, 7), partial(_pooled, side=1)),
+    "vit_s16": _FamilyExits((3, 4, 5, 6, 7), _class_token),
 }
 
 
-def _family(net: Network) -> _Exits | None:
+def _family(net: Network) -> _FamilyExits | None:
     """Return the exits of a model of the zoo; None for others, also for a user's own of the same name."""
     return _EXITS.get(net.name) if net._build is MODELS.get(net.name) else None
 

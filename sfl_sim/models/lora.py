@@ -138,7 +138,7 @@ def adapt(network: nn.Module, lora: Lora) -> None:
             register_parametrization(matrix.module, matrix.tensor, adapter)
 
 
-class Place(NamedTuple):
+class AdapterSlot(NamedTuple):
     """Where a part keeps an adapter: names of its tensors and of the frozen weight, and the adapter itself."""
 
     a: str
@@ -147,10 +147,10 @@ class Place(NamedTuple):
     adapter: Adapter
 
 
-def places(skeleton: nn.Module) -> list[Place]:
+def places(skeleton: nn.Module) -> list[AdapterSlot]:
     """Return the places of all adapters of a network."""
     return [
-        Place(f"{path}.A", f"{path}.B", f"{path.rpartition('.')[0]}.original", adapter)
+        AdapterSlot(f"{path}.A", f"{path}.B", f"{path.rpartition('.')[0]}.original", adapter)
         for path, adapter in skeleton.named_modules()
         if isinstance(adapter, Adapter)
     ]

@@ -261,7 +261,7 @@ class _Functions(TorchFunctionMode):
         return out
 
 
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operations that torch runs, whichever Python wrote them."""
 
     def __init__(self, counts: _Counts) -> None:
@@ -348,5 +348,5 @@ def _counting(module: nn.Module) -> Iterator[_Counts]:
                 stack.callback(hook.remove)
         stack.enter_context(torch.enable_grad())  # without gradients torch runs an attention block as one operation
         stack.enter_context(_Functions(counts))
-        stack.enter_context(_Operations(counts))
+        stack.enter_context(_OperationCounter(counts))
         yield counts

@@ -23,7 +23,7 @@ from sfl_sim.scenario.fields import Concern
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from sfl_sim.report.frames import Frames, Variant
+    from sfl_sim.report.frames import Frames, ShownVariant
     from sfl_sim.report.load import Run
     from sfl_sim.report.panel import Column
 
@@ -208,11 +208,11 @@ def difference_tables(frames: Frames) -> list[Table]:
         ]
         if rows:
             names = [POINTS.get(column.key, column.title) for column in columns]
-            tables.append(Table(["Variant", *names], rows, f"Differences: {title} − {first[1]}", DIFFERENCES))
+            tables.append(Table(["ShownVariant", *names], rows, f"Differences: {title} − {first[1]}", DIFFERENCES))
     return tables
 
 
-def _pairs(frames: Frames, one: Run, other: Run) -> list[tuple[Variant, Variant]]:
+def _pairs(frames: Frames, one: Run, other: Run) -> list[tuple[ShownVariant, ShownVariant]]:
     """The variants of two runs that have the same name, or the only ones of both."""
     ours, theirs = ([each for each in frames.variants if each.run is run] for run in (one, other))
     if len(ours) == len(theirs) == 1:
@@ -221,7 +221,7 @@ def _pairs(frames: Frames, one: Run, other: Run) -> list[tuple[Variant, Variant]
     return [(by_name[each.name], each) for each in theirs if each.name in by_name]
 
 
-def _more(frames: Frames, column: Column, ours: Variant, theirs: Variant) -> Cell:
+def _more(frames: Frames, column: Column, ours: ShownVariant, theirs: ShownVariant) -> Cell:
     """How much more the second has than the first, seed by seed: the median, and how far it spreads."""
     numbers = frames.summary.pivot_table(index="seed", columns="variant", values=column.key)
     if not {ours.label, theirs.label} <= set(numbers):
@@ -318,7 +318,7 @@ def repriced_table(frames: Frames) -> Table | None:
                 Cell("holds" if holds.all() else "must be trained", f"holds with {holds.sum()} of {len(seeds)}"),
             ]
         )
-    titles = ["Variant", "Simulated time", "Times as fast", "Time to target", "What it learned"]
+    titles = ["ShownVariant", "Simulated time", "Times as fast", "Time to target", "What it learned"]
     return Table(titles, rows, title="Before and after", note=NOTE, words=titles[-1:])
 
 

@@ -73,7 +73,7 @@ def points(share: float) -> str:
     return f"{100 * share:.1f}".replace("-", "−")
 
 
-def reading(column: stored.Column) -> Callable[[float], str]:
+def reading(column: stored.StoredColumn) -> Callable[[float], str]:
     """Return what writes numbers of a stored column, by its format or else its unit."""
     by_unit: dict[str, Callable[[float], str]] = {
         "s": duration,

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Variant(style.Named):
+class ShownVariant(style.Named):
     """Variant of a run, with the name and colour that it has all over the page.
 
     Attributes:
@@ -57,7 +57,7 @@ class Frames(Tables):
     """
 
     runs: list[Run]
-    variants: list[Variant]
+    variants: list[ShownVariant]
 
     @property
     def title(self) -> str:
@@ -123,13 +123,13 @@ def label_ranks(labels: pd.DataFrame) -> pd.Series:
     return labels["position"].where(labels["position"] >= 0, labels["label"])
 
 
-def label_names(frames: Frames, variant: Variant) -> pd.Series:
+def label_names(frames: Frames, variant: ShownVariant) -> pd.Series:
     """The labels' names by their numbers, in the cyclic order of the first seed; none if nothing was trained."""
     labels = variant.first_seed(frames.labels).drop_duplicates("label")
     return labels.assign(rank=label_ranks(labels)).sort_values("rank").set_index("label")["label_name"]
 
 
-def client_names(frames: Frames, variant: Variant, clients: pd.DataFrame) -> dict[Any, str]:
+def client_names(frames: Frames, variant: ShownVariant, clients: pd.DataFrame) -> dict[Any, str]:
     """The names of `clients` (rows by number) of the first seed by their numbers: label 2, client 27; cat, client 3."""
     names = label_names(frames, variant).to_dict()
     labels = {client: str(names.get(label, label)) for client, label in clients["dominant_label"].items()}
@@ -152,7 +152,7 @@ def distinct(tables: Iterable[tuple[T, pd.DataFrame]]) -> list[tuple[list[T], pd
 
 def merge(runs: Sequence[Run]) -> Frames:
     """Put the variants of `runs` side by side. Names are escaped here, once, for pages and Plotly alike."""
-    variants: list[Variant] = []
+    variants: list[ShownVariant] = []
     tables: dict[str, list[pd.DataFrame]] = {table: [] for table in IN_MEMORY}
     for run, title in zip(runs, titles(runs), strict=True):
         names = list(run.rounds["variant"].unique())
@@ -161,7 +161,7 @@ def merge(runs: Sequence[Run]) -> Frames:
         methods = run.summary.drop_duplicates("variant").set_index("variant")["method"]
         seeds = run.rounds.groupby("variant")["seed"].min()
         variants += [
-            Variant(
+            ShownVariant(
                 label=labels[name], method=str(methods[name]), order=run.settings[name].get("server.order"),
                 seed=int(seeds[name]), **style.look(index), run=run, name=name,
             )

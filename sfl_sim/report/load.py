@@ -16,7 +16,7 @@ from sfl_sim.scenario.load import parse
 from sfl_sim.store.files import contents, read_regular
 from sfl_sim.store.folder import check_unchanged
 from sfl_sim.store.reading import read_table
-from sfl_sim.store.schema import Kind, tables
+from sfl_sim.store.schema import FolderKind, tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ class Stored:
         scenario: empty, as its text is, if it was not stored.
     """
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[FolderKind]
     folder: Path
     scenario: dict[str, Any]
     scenario_text: str
@@ -137,7 +137,7 @@ def reading(folder: Path, files: Sequence[str], lacking: str) -> Iterator[dict[s
         raise ScenarioError(f"{folder} cannot be read: {' '.join(str(error).split())}") from error
 
 
-def read_tables(folder: Path, kind: Kind, names: Iterable[str], further: Iterable[str] = ()) -> dict[str, Any]:
+def read_tables(folder: Path, kind: FolderKind, names: Iterable[str], further: Iterable[str] = ()) -> dict[str, Any]:
     """Read whole tables into frames by name, with `further` columns where the scenario decides on their names."""
     described = {name: tables(kind)[name] for name in names}
     return {

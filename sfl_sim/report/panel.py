@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from sfl_sim.report.style import Named
-    from sfl_sim.store.schema import Kind
+    from sfl_sim.store.schema import FolderKind
 
 # Tables
 
@@ -173,7 +173,7 @@ class Column:
         return f"± {self.text(numbers.std())}" if numbers.nunique() > 1 and math.isfinite(numbers.sum()) else ""
 
 
-def columns_of(table: str, *names: str, kind: Kind = "run") -> list[Column]:
+def columns_of(table: str, *names: str, kind: FolderKind = "run") -> list[Column]:
     """Return columns of a stored table of this kind of folder as pages show them."""
     better = {"more": True, "less": False, "": None}
     of = tables(kind)[table].columns
@@ -208,7 +208,7 @@ Drawing = tuple[str, Callable[[], "go.Figure"]]
 """The heading of a figure, and what draws it."""
 
 
-class Entry(NamedTuple):
+class LegendEntry(NamedTuple):
     """An entry of a legend: the style (CSS) and the glyph of its mark, and its name."""
 
     look: str
@@ -242,7 +242,7 @@ class Panel:
         return self
 
     @property
-    def legend(self) -> list[Entry]:
+    def legend(self) -> list[LegendEntry]:
         """One legend for all figures. Unlike Plotly's own, it takes no room from plots."""
         traces: dict[str, Any] = {}
         for trace in chain.from_iterable(figure.data for _, figure in self.figures):
@@ -251,14 +251,14 @@ class Panel:
         return [_entry(name, trace) for name, trace in traces.items()]
 
 
-def _entry(name: str, trace: Any) -> Entry:
+def _entry(name: str, trace: Any) -> LegendEntry:
     text = Markup(name).striptags()  # Plotly's names are HTML
     if trace.type == "bar":
-        return Entry(f"border-top: 10px solid {trace.marker.color}", "", text)
+        return LegendEntry(f"border-top: 10px solid {trace.marker.color}", "", text)
     if "lines" not in trace.mode:
-        return Entry(f"color: {trace.marker.color}", style.GLYPHS[trace.marker.symbol], text)
+        return LegendEntry(f"color: {trace.marker.color}", style.GLYPHS[trace.marker.symbol], text)
     dash = {"dash": "dashed", "dot": "dotted"}.get(trace.line.dash, "solid")
-    return Entry(f"border-top: {trace.line.width}px {dash} {trace.line.color}", "", text)
+    return LegendEntry(f"border-top: {trace.line.width}px {dash} {trace.line.color}", "", text)
 
 
 def at_most(columns: int) -> Callable[[int], int]:

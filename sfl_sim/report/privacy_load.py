@@ -22,7 +22,7 @@ from sfl_sim.store.reading import file_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sfl_sim.report.frames import Frames, Variant
+    from sfl_sim.report.frames import Frames, ShownVariant
 
 CUT = "model.cut"
 MEASURES = {"ssim": "SSIM", "token_accuracy": "Tokens read", "psnr": "PSNR (dB)"}
@@ -79,7 +79,7 @@ class PrivacyResults:
         labels = [label for label, own in self.series.items() if own == series]
         return self.middle.loc[labels].dropna(subset="cut").sort_values("cut")
 
-    def name(self, variant: Variant) -> Markup:
+    def name(self, variant: ShownVariant) -> Markup:
         """The variant's name beside the mark of its series."""
         series = self.series[variant.label]
         return style.Named(variant.label, series.colour, series.dash).html

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
     from typing import Any
 
-    from sfl_sim.report.frames import Frames, Variant
+    from sfl_sim.report.frames import Frames, ShownVariant
 
     Numbers = Mapping[Hashable, Any]  # a row of `medians`, by column
 
@@ -94,13 +94,13 @@ def still_rising(frames: Frames) -> dict[str, float]:
     return gains
 
 
-def of_each(found: pd.DataFrame, variants: Sequence[Variant]) -> list[tuple[Variant, pd.DataFrame]]:
+def of_each(found: pd.DataFrame, variants: Sequence[ShownVariant]) -> list[tuple[ShownVariant, pd.DataFrame]]:
     """The variants, each with its rows of a frame."""
     rows = dict(list(found.groupby("variant", observed=True)))
     return [(variant, rows.get(variant.label, found.head(0))) for variant in variants]
 
 
-def knowing(frames: Frames, column: str, table: str = "rounds") -> list[Variant]:
+def knowing(frames: Frames, column: str, table: str = "rounds") -> list[ShownVariant]:
     """The variants of which a table of the frames knows a value in a column."""
     known = set(getattr(frames, table).dropna(subset=column)["variant"])
     return [variant for variant in frames.variants if variant.label in known]
@@ -119,7 +119,7 @@ def paper_table(frames: Frames) -> Table | None:
             middle, spread = paper_like(rounds.pivot(index="round", columns="seed", values=column.key).dropna())
             cells.append(Cell(column.read(middle), f"± {column.read(spread)}"))
         rows.append(cells)
-    titles = ["Variant", *(column.title for column in columns)]
+    titles = ["ShownVariant", *(column.title for column in columns)]
     return Table(titles, rows, title="Computed as in the paper", note=PAPER, folded=True)
 
 
@@ -149,7 +149,7 @@ def own_metrics(frames: Frames) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Cost(Column):
+class CostToTarget(Column):
     """Cost of a seed until it reaches the target; the sum of its columns `spent` is what it has spent if it does not.
 
     `along` is the column of the rounds that grows towards it. A number that is not known lies between `low` and
@@ -190,9 +190,9 @@ class Cost(Column):
 BEST, _time, _rounds, _bytes = columns_of(
     "summary", "best_accuracy", "time_to_accuracy_s", "rounds_to_accuracy", "bytes_to_accuracy"
 )
-TIME = Cost(**vars(_time), spent=("simulated_s",), along="ended_s")
-ROUNDS = Cost(**vars(_rounds), spent=("rounds",), along="round")
-BYTES = Cost(**vars(_bytes), spent=("bytes_up", "bytes_down"), along="bytes_moved")
+TIME = CostToTarget(**vars(_time), spent=("simulated_s",), along="ended_s")
+ROUNDS = CostToTarget(**vars(_rounds), spent=("rounds",), along="round")
+BYTES = CostToTarget(**vars(_bytes), spent=("bytes_up", "bytes_down"), along="bytes_moved")
 
 
 @dataclass(frozen=True)
@@ -207,12 +207,12 @@ class Aim:
     """
 
     target: float | None
-    reference: Variant | None
-    variants: list[Variant]
+    reference: ShownVariant | None
+    variants: list[ShownVariant]
     summary: pd.DataFrame
     score: str = SCORES[0]
 
-    def seeds(self, variant: Variant) -> pd.DataFrame:
+    def seeds(self, variant: ShownVariant) -> pd.DataFrame:
         """The rows of the summary of a variant, by seed."""
         return self._seeds[variant.label]
 
@@ -222,25 +222,25 @@ class Aim:
         return {str(label): own for label, own in rows.groupby("variant")}
 
     @cached_property
-    def ranking(self) -> list[Variant]:
+    def ranking(self) -> list[ShownVariant]:
         """The variants that reach the target, the fastest first."""
         time_s = {variant.label: TIME.median(self.seeds(variant)) for variant in self.variants}
         reaching = [variant for variant in self.variants if math.isfinite(time_s[variant.label])]
         return sorted(reaching, key=lambda variant: time_s[variant.label])
 
     @cached_property
-    def baseline(self) -> Variant | None:
+    def baseline(self) -> ShownVariant | None:
         """Variant that the others are compared with: the reference, or else the slowest that reaches the target."""
         return self.reference or next(reversed(self.ranking), None)
 
-    def ratios(self, variant: Variant, cost: Cost) -> pd.Series:
+    def ratios(self, variant: ShownVariant, cost: CostToTarget) -> pd.Series:
         """Divide, by seed, what the baseline needs by what a variant needs: 0 or infinite if only one gets there.
 
         Seed by seed, since variants share the clients of a seed; seeds that neither finishes say nothing.
         """
         return self._compare(variant, cost, "high", "high").dropna()
 
-    def speedup(self, variant: Variant, cost: Cost) -> tuple[float, float]:
+    def speedup(self, variant: ShownVariant, cost: CostToTarget) -> tuple[float, float]:
         """The median of the ratios, `low` and `high`: a number where both medians are; NaN if there is none."""
         if self.baseline and all(math.isfinite(cost.median(self.seeds(one))) for one in (variant, self.baseline)):
             known = float(self.ratios(variant, cost).median())
@@ -248,7 +248,7 @@ class Aim:
         low, high = (self._compare(variant, cost, *ends).median() for ends in (("low", "high"), ("high", "low")))
         return float(low), float(high)
 
-    def _compare(self, variant: Variant, cost: Cost, their_end: str, our_end: str) -> pd.Series:
+    def _compare(self, variant: ShownVariant, cost: CostToTarget, their_end: str, our_end: str) -> pd.Series:
         if self.baseline is None:
             return pd.Series(dtype=float)
         ours, theirs = (cost.of_seeds(self.seeds(one)) for one in (variant, self.baseline))
@@ -274,9 +274,11 @@ def aims(frames: Frames) -> list[Aim]:
     """
     frames = frames.holding
     trained = set(frames.rounds.dropna(subset=frames.score)["variant"])
-    labels: dict[str, Variant] = {variant.label: variant for variant in frames.variants if variant.label in trained}
+    labels: dict[str, ShownVariant] = {
+        variant.label: variant for variant in frames.variants if variant.label in trained
+    }
     told = frames.summary.drop_duplicates("variant").set_index("variant").to_dict("index")
-    found: dict[tuple[float | None, str], list[Variant]] = {}
+    found: dict[tuple[float | None, str], list[ShownVariant]] = {}
     for label, variant in labels.items():
         target, reference = told[label]["target_accuracy"], told[label]["reference"]
         found.setdefault((None, "") if math.isnan(target) else (target, reference), []).append(variant)
@@ -320,7 +322,7 @@ def time_in_words(aim: float | None) -> str:
 def target_table(aim: Aim) -> Table:
     """Tabulate what each variant needs to reach the target, and how many times less than the baseline."""
     best = f"Best {in_words(aim.score)}"
-    titles = ["Variant", TIME.title, "Speed-up in time", ROUNDS.title, "Speed-up in rounds", BYTES.title, best]
+    titles = ["ShownVariant", TIME.title, "Speed-up in time", ROUNDS.title, "Speed-up in rounds", BYTES.title, best]
     rows = []
     for variant in aim.variants:
         seeds = aim.seeds(variant)
@@ -330,7 +332,7 @@ def target_table(aim: Aim) -> Table:
     return Table(titles, rows, note=PAIRED if several else "One seed, of unknown spread.")
 
 
-def _speedup(aim: Aim, variant: Variant, cost: Cost) -> Cell:
+def _speedup(aim: Aim, variant: ShownVariant, cost: CostToTarget) -> Cell:
     if variant is aim.baseline:
         return Cell(factor(1), "baseline")
     ratios = aim.ratios(variant, cost)

@@ -93,7 +93,7 @@ class Indices(Section):
     for each client). From Python also a list of arrays, in place of the whole section."""
 
 
-Partition = Annotated[
+PartitionSection = Annotated[
     Iid | DominantLabel | Sharding | LabelShards | Dirichlet | QuantitySkew | ByOwner | Indices,
     Field(discriminator="kind"),
 ]
@@ -171,7 +171,7 @@ class Data(Section):
     """Random crop and horizontal flip of the training images."""
     std: Annotated[tuple[Positive, ...] | None, Field(strict=False), Concern.LEARNING] = None
     """Standard deviation of each channel, of pixels from 0 to 1, by which images are divided; null: the data set's."""
-    partition: Partition = Iid()
+    partition: PartitionSection = Iid()
     """Partition of the training samples among the clients."""
     test: Annotated[TestSets, Concern.LEARNING] = GlobalTest()
     """Test sets of the clients' own, besides the global one."""

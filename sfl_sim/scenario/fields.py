@@ -33,9 +33,9 @@ NonNegative = Annotated[float, Field(ge=0, le=LARGEST)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Correlation = Annotated[float, Field(ge=-1, le=1)]
-Table = Annotated[str, Field(min_length=1)]
+ClientCsv = Annotated[str, Field(min_length=1)]
 """CSV file with a row for each client, and a column of the key's name; a column `client` says whose row it is."""
-PerClient = Annotated[list[Positive], Field(min_length=1)] | Table
+PerClient = Annotated[list[Positive], Field(min_length=1)] | ClientCsv
 
 
 def _is_in_bounds(option: JsonValue) -> JsonValue:

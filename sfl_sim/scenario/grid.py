@@ -18,14 +18,14 @@ Grid = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Choice:
+class GridValue:
     """A value that a grid gives to a key, and its dotted path in the grid."""
 
     value: Any
     path: str
 
 
-Setting = Mapping[str, Choice]
+Setting = Mapping[str, GridValue]
 
 
 def points(grid: Grid) -> Iterator[Setting]:
@@ -43,16 +43,16 @@ def points(grid: Grid) -> Iterator[Setting]:
             yield dict(zip(part, combination, strict=True))
 
 
-def _choices(key: str, values: Any, path: str) -> list[Choice]:
+def _choices(key: str, values: Any, path: str) -> list[GridValue]:
     if key == "seed":
         raise ScenarioError("cannot vary in a grid, use repeats for several seeds", key=path)
     if key in ("name", "repeats") or key.partition(".")[0] == "grid":
         raise ScenarioError("cannot vary in a grid", key=path)
     if not isinstance(values, list):
-        return [Choice(values, path)]
+        return [GridValue(values, path)]
     if not values:
         raise ScenarioError("has no values", key=path)
-    return [Choice(value, f"{path}.{i}") for i, value in enumerate(values)]
+    return [GridValue(value, f"{path}.{i}") for i, value in enumerate(values)]
 
 
 def names(points: Sequence[Setting], unvaried: str) -> list[str]:

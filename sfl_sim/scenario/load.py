@@ -20,7 +20,7 @@ from sfl_sim.scenario.grid import names, names_without, points, set_keys
 from sfl_sim.scenario.problems import problems
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.serving import Serving
-from sfl_sim.scenario.source_locations import Place, SourceLocations
+from sfl_sim.scenario.source_locations import SourceLine, SourceLocations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_NAME = 100
 MAX_RUNS = 10_000
 """Maximum of variants of a study, each seed counted."""
-_COMMAND_LINE = Place("--set")
+_COMMAND_LINE = SourceLine("--set")
 Overrides = Sequence[str] | Mapping[str, Any]
 """Texts KEY=VALUE, or values by dotted key, which may be Python objects."""
 
@@ -93,7 +93,7 @@ def parse(values: Mapping[str, Any] | Scenario, name: str = "scenario", override
 def _overridden(base: Scenario, places: SourceLocations, name: str, overrides: Overrides) -> Study:
     """Return the study of a scenario after overrides, each of which must have an effect."""
     layer = read_overrides(overrides)
-    source = Place("overrides") if isinstance(overrides, Mapping) else _COMMAND_LINE
+    source = SourceLine("overrides") if isinstance(overrides, Mapping) else _COMMAND_LINE
     given = {key: replace(source) for key in layer}
     places = places.over(given)
     study = _study(changed(base, layer, places) if layer else base, places, name)

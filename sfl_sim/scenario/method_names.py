@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any, NamedTuple
 
 
-class Named(NamedTuple):
+class NamedSettings(NamedTuple):
     """What a name stands for.
 
     Attributes:
@@ -23,13 +23,13 @@ class Named(NamedTuple):
 
 
 NAMES = {
-    "local_loss": Named(
+    "local_loss": NamedSettings(
         "cse_fsl whose clients send all activations, with a copy of part-2 for each, averaged every round.",
         'Han et al., "Accelerating Federated Learning with Split Learning on Locally Generated Losses", 2021',
         "cse_fsl",
         {"method": {"server": "copies"}},
     ),
-    "splitlora": Named(
+    "splitlora": NamedSettings(
         "splitfed_v2 with adapters of rank 8 on q and v, uniform averages and AdamW.",
         'Lin et al., "SplitLoRA: A Split Parameter-Efficient Fine-Tuning Framework for Large Language Models", 2024',
         "splitfed_v2",

@@ -60,7 +60,7 @@ class Coding(Section):
         return {"anyOf": [{"type": "string"}, handler.resolve_ref_schema(handler(schema))]}
 
 
-class Wire(Section):
+class WireSection(Section):
     """Codecs of what clients and server send each other; none by default."""
 
     up: Coding | None = None
@@ -82,7 +82,7 @@ class Wire(Section):
         return {key: None if one == "none" else one for key, one in value.items()}
 
 
-class Lora(Section):
+class LoraSection(Section):
     """Adapters of low rank, with which all other weights are frozen."""
 
     rank: Count = 4
@@ -146,7 +146,7 @@ class Leakage(Section):
     """Attacks: inversion by a trained decoder, dependence (distance correlation), labels from gradients."""
 
 
-class Power(Section):
+class PowerSection(Section):
     """Power of devices and radios; with it, a run reports energy."""
 
     one_of = (("radio",), ("uplink_w", "downlink_w"))
@@ -165,7 +165,7 @@ class Power(Section):
     """Watts while a client that takes part in a round waits."""
 
 
-class Directions(Section):
+class UpAndDown(Section):
     """A capacity that differs between the directions."""
 
     up: Positive
@@ -191,12 +191,12 @@ class Shared(Section):
 
     access_points: Count | None = None
     """Number of access points, over which the clients are spread evenly, at random."""
-    capacity_bps: Positive | Directions | None = None
+    capacity_bps: Positive | UpAndDown | None = None
     """Bits per second of each access point: a number, or a section with up and down; null means without a limit."""
     duplex: Annotated[Literal["half", "full"] | None, Unless("capacity_bps", None)] = None
     """half: an access point sends and receives in turn, as Wi-Fi does, so that both directions share capacity_bps;
     full: each direction has all of it; null: half, unless capacity_bps has an up and a down."""
-    backhaul_bps: Positive | Directions | None = None
+    backhaul_bps: Positive | UpAndDown | None = None
     """Bits per second between all access points together and the server, in each direction: as for capacity_bps."""
     file: str | None = None
     """Graph of your own, instead: a CSV file with the columns from, to and capacity_bps."""
@@ -212,7 +212,7 @@ class Shared(Section):
         if self.file is not None:
             if given:
                 raise ScenarioError("cannot be given together with a file", key=given[0])
-        elif self.duplex == "half" and isinstance(self.capacity_bps, Directions):
+        elif self.duplex == "half" and isinstance(self.capacity_bps, UpAndDown):
             raise ScenarioError("needs one capacity, which both directions share", key="duplex", found="half")
         elif not given:
             raise ScenarioError(f"share nothing without {' or '.join(self.capacities)}", key="access_points")

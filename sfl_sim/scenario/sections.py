@@ -24,6 +24,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.data import Data
 from sfl_sim.scenario.fields import (
     Bare,
+    ClientCsv,
     Concern,
     Correlation,
     Count,
@@ -36,7 +37,6 @@ from sfl_sim.scenario.fields import (
     PositiveShare,
     Section,
     Seed,
-    Table,
     Unless,
 )
 from sfl_sim.scenario.given import spelled
@@ -45,12 +45,12 @@ from sfl_sim.scenario.optional_sections import (
     Availability,
     Coding,
     Leakage,
-    Lora,
+    LoraSection,
     Overhead,
-    Power,
+    PowerSection,
     Privacy,
     Shared,
-    Wire,
+    WireSection,
 )
 from sfl_sim.scenario.serving import Serving
 
@@ -84,7 +84,7 @@ class Init(Section):
     """Seed of the initial weights alone."""
 
 
-class Model(Section):
+class ModelSection(Section):
     """The network and where it is cut."""
 
     one_of = (("name",), ("factory",))
@@ -105,7 +105,7 @@ class Model(Section):
     number between 0 and 1; or a section, for clients or rounds that differ."""
 
 
-class Throttling(Section):
+class ThrottlingSection(Section):
     """Throttling of devices that get hot while they compute."""
 
     floor: Annotated[float, Field(ge=0.01, le=1)]
@@ -138,11 +138,11 @@ class Compute(Bare):
     """Seconds that a device takes to load each training sample, on top of computing."""
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Coefficient of variation of the random, lognormal factor with mean 1 on the time of every step on a device."""
-    throttling: Throttling | None = None
+    throttling: ThrottlingSection | None = None
     """Throttling of hot devices: a section; null means none."""
 
 
-class Network(Bare):
+class NetworkSection(Bare):
     """Rates and latency of the clients' links."""
 
     one_of = (("profile",), ("uplink_bps", "downlink_bps"))
@@ -159,7 +159,7 @@ class Network(Bare):
     trace: str | Annotated[list[str], Field(min_length=1)] | None = None
     """Variation of the rates over time: a trace's name or file, a list of one for each client, or a folder of which
     each client draws a file; null keeps them constant. With profile: null a trace keeps its own rates."""
-    latency_s: NonNegative | Annotated[list[NonNegative], Field(min_length=1)] | Table = 0.0
+    latency_s: NonNegative | Annotated[list[NonNegative], Field(min_length=1)] | ClientCsv = 0.0
     """Seconds that every message takes on top of its bytes: one number for all clients, a list of one for each, or a
     CSV file."""
     scale: Positive = 1.0
@@ -176,7 +176,7 @@ class Network(Bare):
     means none."""
 
 
-class Choice(Coding):
+class ChoiceSection(Coding):
     """Choice of the clients that take part: its kind alone, or a section with its options."""
 
     kind: Annotated[str, Field(min_length=1)]
@@ -192,7 +192,7 @@ class Clients(Section):
     all owners with natural, as many as there are lists with indices, else 10."""
     participation: PositiveShare = 1.0
     """Share of the clients that take part in a round."""
-    choice: Choice | None = None
+    choice: ChoiceSection | None = None
     """Choice of the clients that take part: random (null), tiers or oort, a section with its options, or one of your
     own. From Python also the function itself."""
     overcommit: Natural = 0
@@ -200,15 +200,15 @@ class Clients(Section):
     round goes on without the last ones."""
     compute: Annotated[Compute, Concern.SYSTEM] = Compute()
     """Speed of the devices: a section, a profile's name, or multiply-accumulates per second."""
-    network: Annotated[Network, Concern.SYSTEM] = Network()
+    network: Annotated[NetworkSection, Concern.SYSTEM] = NetworkSection()
     """Rates of the links: a section, or a profile's name."""
-    power: Annotated[Power | None, Concern.SYSTEM] = None
+    power: Annotated[PowerSection | None, Concern.SYSTEM] = None
     """Power of devices and radios: a section; null leaves energy unknown."""
     availability: Availability | None = None
     """Availability of clients, and treatment of those that go away: a section; null: all are always available."""
 
 
-class Station(Section):
+class StationSection(Section):
     """A server and its queue."""
 
     one_of = (("speedup",), ("macs_per_s",))
@@ -240,7 +240,7 @@ class Station(Section):
         return value and (value if value.endswith(".parquet") else f"{value.rstrip('/')}/ops.parquet")
 
 
-class Server(Station):
+class Server(StationSection):
     """The server and its queue."""
 
     include_model_exchange: Annotated[bool, Concern.SYSTEM] = True
@@ -264,7 +264,7 @@ TierName = Annotated[str, Field(pattern="^[a-z]{1,6}$")]
 """Name of a tier of servers, as records name them with their numbers."""
 
 
-class Tier(Station):
+class TierSection(StationSection):
     """Servers between the clients, or the tier before, and the main server."""
 
     count: Annotated[int, Field(ge=1, le=9999)]
@@ -277,20 +277,20 @@ class Tier(Station):
     """Which of its servers serves which client: evenly many each, at random; equally much computing of the clients'
     devices each; the one with the least reach_s; a list of the server of each client, from 1; or a function of your
     own: package.module:assign, where assign(round, n_clients, n_servers) gives such a list for every round."""
-    reach_s: Table | None = None
+    reach_s: ClientCsv | None = None
     """CSV file with a row for each client, and a column for each server (edge1, edge2, ...): seconds that a message
     takes between the two, on top of its bytes and of the client's own latency."""
     cut: Cut | None = None
     """The layer after which the tier above takes over; null: its servers hold all layers that clients do not."""
     average_every: Count = 1
     """Number of rounds after which what its servers have learned is averaged."""
-    backbone: Annotated[Network | None, Concern.SYSTEM] = None
+    backbone: Annotated[NetworkSection | None, Concern.SYSTEM] = None
     """Links of its servers to the tier above: a section as for clients; null: they take no time."""
     outages: Outages | None = None
     """Times in which its servers are down: a section; null: never."""
 
 
-class Method(Section):
+class MethodSection(Section):
     """The training method; all keys but `name` are the method's own options."""
 
     model_config = ConfigDict(extra="allow")
@@ -348,7 +348,7 @@ class BySpeed(Section):
 Optimizer = Literal["sgd", "nag", "adam", "adamw"] | OwnCode
 
 
-class Schedule(Coding):
+class ScheduleSection(Coding):
     """Schedule of the learning rate by round: its kind alone, or a section with its options.
 
     Options are the arguments of torch's scheduler; those that say how long it goes are all rounds unless given.
@@ -375,7 +375,7 @@ class ServerTrain(Section):
     """L2 penalty, or AdamW's decay."""
 
 
-class Train(Section):
+class TrainSection(Section):
     """Settings of training."""
 
     rounds: Count = 100
@@ -385,10 +385,10 @@ class Train(Section):
     on_round_end: str | Annotated[list[str], Field(min_length=1)] | None = None
     """Function of your own, or a list: package.module:look, where look(round, experiment) is called after every round,
     and ends training by returning true. From Python also the function itself."""
-    batch_size: Count | Annotated[list[Count], Field(min_length=1)] | Table | BySpeed = 64
+    batch_size: Count | Annotated[list[Count], Field(min_length=1)] | ClientCsv | BySpeed = 64
     """Number of samples per mini-batch: one for all clients, a list of one for each, a CSV file, or a section, by the
     speed of devices."""
-    local_epochs: Count | Annotated[list[Count], Field(min_length=1)] | Table | BySpeed = 1
+    local_epochs: Count | Annotated[list[Count], Field(min_length=1)] | ClientCsv | BySpeed = 1
     """Number of passes of a client over its samples per round, as for batch_size."""
     loss: str | None = None
     """Loss: cross_entropy (one label, tokens, pixels), bce (a set of labels), mse, l1 or huber (numbers), or one of
@@ -405,7 +405,7 @@ class Train(Section):
     lr: Positive | PerClient | BySpeed = 0.05
     """Learning rate of the first round: one for all, a list of one for each client, a CSV file, or a section, by the
     speed of devices; where clients differ, train.server has the server's."""
-    schedule: Schedule | None = None
+    schedule: ScheduleSection | None = None
     """Learning rate by round: a kind of schedule, or a section with its options; null: as lr_decay says."""
     lr_decay: PositiveShare = 1.0
     """Factor on the learning rate after every round."""
@@ -440,7 +440,7 @@ class Train(Section):
     not finite are left out and counted."""
 
     @model_validator(mode="after")
-    def _begins_above_the_lower_bound(self) -> Train:
+    def _begins_above_the_lower_bound(self) -> TrainSection:
         if isinstance(self.lr, float) and self.lr_min > self.lr:
             raise ScenarioError(
                 "must be at most train.lr", key="lr_min", found=self.lr_min, allowed=f"up to {self.lr:g}"
@@ -448,20 +448,20 @@ class Train(Section):
         return self
 
     @model_validator(mode="after")
-    def _has_one_rule_for_its_rate(self) -> Train:
+    def _has_one_rule_for_its_rate(self) -> TrainSection:
         if self.schedule and self.lr_decay != 1:
             problem = "cannot be given together with train.schedule, whose kind exponential is the same rule"
             raise ScenarioError(problem, key="lr_decay", found=self.lr_decay)
         return self
 
     @model_validator(mode="after")
-    def _has_the_momentum_that_it_needs(self) -> Train:
+    def _has_the_momentum_that_it_needs(self) -> TrainSection:
         if self.optimizer == "nag" and not self.momentum:
             raise ScenarioError("is what Nesterov's method is about, and must be above 0", key="momentum", found=0.0)
         return self
 
 
-class Snapshots(Section):
+class SnapshotsSection(Section):
     """Snapshots within rounds: the labels that the global model would know if the round ended now."""
 
     rounds: Annotated[list[Count], Field(min_length=1)]
@@ -476,7 +476,7 @@ class RelativeTarget(Section):
 
     share: PositiveShare
     """Share of the best accuracy that the reference reaches after any round (mean over seeds)."""
-    of: Annotated[str, Field(min_length=1)] | Method
+    of: Annotated[str, Field(min_length=1)] | MethodSection
     """The reference: its method's name, or a section with keys as under method where several have that name."""
 
 
@@ -494,7 +494,7 @@ class Report(Section):
     metrics: dict[str, str] = Field(default={})
     """Metrics of your own, by the column of rounds.parquet that each fills: package.module:metric, where
     metric(outputs, targets) gives a number for all test samples. From Python also the functions themselves."""
-    snapshots: Snapshots | None = None
+    snapshots: SnapshotsSection | None = None
     """Confusion matrices on the test set within rounds, without effect on training; null for none."""
     leakage: Leakage | None = None
     """Attacks on what crosses the cut, without effect on training: a section; null for none."""
@@ -515,7 +515,7 @@ class Benchmark(Section):
     """Number of pilots of each rate, with the seeds pilot_seed, pilot_seed + 1, ..."""
     target_share: PositiveShare = 0.9
     """Share of the first variant's best score, seed by seed, that is the target of all."""
-    links: dict[LinksName, Network] = Field(default={})
+    links: dict[LinksName, NetworkSection] = Field(default={})
     """Other links on which the trained runs are timed again, by a name: sections as `clients.network`."""
 
 
@@ -524,7 +524,7 @@ class Scenario(Section):
 
     @field_validator("servers")
     @classmethod
-    def _have_names_of_their_own(cls, value: dict[str, Tier]) -> dict[str, Tier]:
+    def _have_names_of_their_own(cls, value: dict[str, TierSection]) -> dict[str, TierSection]:
         for name in value:
             if name in ("client", "server", "uplink", "peer"):
                 raise ScenarioError("is a word that records have for something else", key=name, found=name)
@@ -543,22 +543,22 @@ class Scenario(Section):
     """Number of runs of every variant, with the seeds seed, seed + 1, ..."""
     data: Annotated[Data, Concern.DEALING] = Data()
     """The data set and how it is split over the clients."""
-    model: Model = Model()
+    model: ModelSection = ModelSection()
     """The network and where it is cut."""
     clients: Clients = Clients()
     """The clients."""
     server: Server = Server()
     """The server and its queue."""
-    servers: dict[TierName, Tier] = Field(default={})
+    servers: dict[TierName, TierSection] = Field(default={})
     """Tiers of servers between clients and `server`, by name (up to six small letters), from the clients up; none by
     default."""
-    method: Annotated[Method, _OrName] = Method()
+    method: Annotated[MethodSection, _OrName] = MethodSection()
     """The training method and its own options: a section, or the method's name."""
-    train: Train = Train()
+    train: TrainSection = TrainSection()
     """Settings of training."""
-    wire: Wire = Wire()
+    wire: WireSection = WireSection()
     """Codecs of what clients and server send each other."""
-    lora: Lora | None = None
+    lora: LoraSection | None = None
     """Adapters of low rank (LoRA), with which all other weights are frozen: a section; null: all weights are
     trained."""
     privacy: Privacy = Privacy()

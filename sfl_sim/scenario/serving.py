@@ -12,7 +12,7 @@ from sfl_sim.scenario.fields import Count, NonNegative, OnlyWith, Positive, Prob
 
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 AboveZeroBelowOne = Annotated[float, Field(gt=0, lt=1)]
-Rates = Annotated[list[NonNegative], Field(min_length=1)]
+ArrivalRates = Annotated[list[NonNegative], Field(min_length=1)]
 
 
 class Poisson(Section):
@@ -20,7 +20,7 @@ class Poisson(Section):
 
     kind: Literal["poisson"] = "poisson"
     """Kind of arrivals."""
-    rate_per_s: Positive | Rates
+    rate_per_s: Positive | ArrivalRates
     """Requests per second of a client: one rate for all clients, or a list of one for each, 0 for some if need be."""
 
 
@@ -29,14 +29,14 @@ class Bursts(Section):
 
     kind: Literal["bursts"] = "bursts"
     """Kind of arrivals."""
-    rate_per_s: Positive | Rates
+    rate_per_s: Positive | ArrivalRates
     """Requests per second of a client, over the long run: one rate for all clients, or a list of one for each, 0 for
     some if need be."""
     size: Count = 10
     """Number of requests of a burst, which come at one instant."""
 
 
-class Trace(Section):
+class TraceArrivals(Section):
     """Arrivals given by a file."""
 
     kind: Literal["trace"] = "trace"
@@ -49,7 +49,9 @@ def _usually_poisson(value: object) -> object:
     return {"kind": "poisson", **value} if isinstance(value, Mapping) else value
 
 
-Arrivals = Annotated[Poisson | Bursts | Trace, Field(discriminator="kind"), BeforeValidator(_usually_poisson)]
+ArrivalsSection = Annotated[
+    Poisson | Bursts | TraceArrivals, Field(discriminator="kind"), BeforeValidator(_usually_poisson)
+]
 
 
 class FixedThreshold(Section):
@@ -120,7 +122,7 @@ class Lognormal(Section):
     """Coefficient of variation: standard deviation over mean."""
 
 
-class Measured(Section):
+class MeasuredService(Section):
     """Service times of your own server: each call takes one of them, drawn at random, in place of the computed time."""
 
     kind: Literal["measured"] = "measured"
@@ -130,7 +132,7 @@ class Measured(Section):
 
 
 Service = Annotated[
-    Exponential | Lognormal | Measured, Field(discriminator="kind"), _has_kind("{kind: lognormal, cv: 0.5}")
+    Exponential | Lognormal | MeasuredService, Field(discriminator="kind"), _has_kind("{kind: lognormal, cv: 0.5}")
 ]
 
 
@@ -146,7 +148,7 @@ class Batching(Section):
 class Serving(Section):
     """Requests to the trained model, and the serving of them: `sfl-sim serve`."""
 
-    arrivals: Arrivals = Poisson(rate_per_s=1.0)
+    arrivals: ArrivalsSection = Poisson(rate_per_s=1.0)
     """Arrivals of requests at the clients."""
     requests: Count | None = None
     """Total number of requests, counted from the beginning of a trace; null means 100 for each client, 10,000 at least,
@@ -171,7 +173,7 @@ class Serving(Section):
 
     @model_validator(mode="after")
     def _measures_what_it_serves(self) -> Serving:
-        if isinstance(self.service, Measured) and self.batch.max_size > 1:
+        if isinstance(self.service, MeasuredService) and self.batch.max_size > 1:
             problem = "holds times of single requests, which say nothing about a batch"
             raise ScenarioError(problem, key="service", found="measured", allowed="batch.max_size: 1")
         return self

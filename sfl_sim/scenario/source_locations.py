@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLine:
     """A line of a file; both None if the scenario came from Python, line None for `--set` and `overrides`."""
 
     file: str | None = None
@@ -24,10 +24,10 @@ class Place:
 class SourceLocations:
     """The places of dotted keys, in the order in which they were given."""
 
-    whole: Place = Place()
-    keys: Mapping[str, Place] = field(default_factory=dict)
+    whole: SourceLine = SourceLine()
+    keys: Mapping[str, SourceLine] = field(default_factory=dict)
 
-    def of(self, key: str | None) -> Place:
+    def of(self, key: str | None) -> SourceLine:
         """Give the place of `key`, else of the first key below it, else of the nearest key above it."""
         known = self._known(key)
         return self.whole if known is None else self.keys[known]
@@ -37,7 +37,7 @@ class SourceLocations:
         known = self._known(key)
         return -1 if known is None else list(self.keys).index(known)
 
-    def over(self, layer: Mapping[str, Place]) -> SourceLocations:
+    def over(self, layer: Mapping[str, SourceLine]) -> SourceLocations:
         """Return these places after the keys of `layer`, and all below them, were set at another place."""
         kept = {
             key: place

@@ -12,11 +12,11 @@ from sfl_sim.scenario import yaml_text
 from sfl_sim.scenario.given import spelled
 from sfl_sim.scenario.grid import points
 from sfl_sim.scenario.load import Study, Variant, changed
-from sfl_sim.scenario.source_locations import Place
+from sfl_sim.scenario.source_locations import SourceLine
 
 OPTION = "--vary"
 ALL = "all"
-_PLACE = Place(OPTION)
+_PLACE = SourceLine(OPTION)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import yaml
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.source_locations import Place, SourceLocations
+from sfl_sim.scenario.source_locations import SourceLine, SourceLocations
 from sfl_sim.scenario.text_files import MAX_SCENARIO_BYTES, read_text
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class _TooMuch(yaml.MarkedYAMLError):
     pass
 
 
-class _Extent(NamedTuple):
+class _NodeSize(NamedTuple):
     """Size of a node, itself included."""
 
     values: int
@@ -59,7 +59,7 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._values = self._level = self._deepest = 0
-        self._extents: dict[yaml.Node, _Extent] = {}
+        self._extents: dict[yaml.Node, _NodeSize] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Compose a node, and stop once it is too large: with aliases and merge keys, a short text can be huge."""
@@ -70,7 +70,7 @@ class _Loader(yaml.SafeLoader):
         node = cast(yaml.Node, super().compose_node(parent, index))
         if not isinstance(event, yaml.AliasEvent):
             self._values += 1
-            self._extents[node] = _Extent(self._values - values, self._deepest - self._level + 1)
+            self._extents[node] = _NodeSize(self._values - values, self._deepest - self._level + 1)
         elif extent := self._extents.get(node):
             self._values += extent.values
             self._deepest += extent.levels - 1
@@ -136,19 +136,19 @@ def _parse(text: str, file: str | None) -> tuple[Any, SourceLocations]:
         loader = _Loader(text)
         root = loader.get_single_node()
         if root is None:
-            return None, SourceLocations(Place(file))
-        places = SourceLocations(Place(file), _lines(root, file))
+            return None, SourceLocations(SourceLine(file))
+        places = SourceLocations(SourceLine(file), _lines(root, file))
         return loader.construct_document(root), places
     except yaml.YAMLError as error:
         raise _not_yaml(error, text, file) from None
 
 
-def _lines(root: yaml.Node, file: str | None) -> dict[str, Place]:
-    lines: dict[str, Place] = {}
+def _lines(root: yaml.Node, file: str | None) -> dict[str, SourceLine]:
+    lines: dict[str, SourceLine] = {}
     for key, line in _keys(root, "", set()):
         if key in lines:
             raise ScenarioError(f"is given twice, first in line {lines[key].line}", key=key, file=file, line=line)
-        lines[key] = Place(file, line)
+        lines[key] = SourceLine(file, line)
     return lines
 
 

@@ -22,20 +22,20 @@ from numpy.typing import NDArray
 
 from sfl_sim.ops import Event, Expect, Occur, Wait
 from sfl_sim.sim.durations import Duration, Foreseen
-from sfl_sim.sim.station import Hold, Job, Policy, Sorting
-from sfl_sim.sim.trace import Demand, Entry, NotPlannable
+from sfl_sim.sim.station import Hold, Job, OrderPolicy, Sorting
+from sfl_sim.sim.trace import Demand, NotPlannable, PlannedOperation
 from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.store.places import AGGREGATOR, PEER, SERVER
 
 Floats = NDArray[np.float64]
-Branch = Sequence[Entry | Wait | Occur]
+BranchEntries = Sequence[PlannedOperation | Wait | Occur]
 
 
 @dataclass(frozen=True, eq=False)
 class Asked:
     """A policy of one round that is asked which job is next, and the numbers of jobs left, which it follows."""
 
-    policy: Policy
+    policy: OrderPolicy
     left: dict[int, int]
 
 
@@ -83,8 +83,8 @@ class Stage:
         chains: places of the second operations of all legs, of the third ones, ...
     """
 
-    def __init__(self, branches: Sequence[Branch], announced: Expect | None = None) -> None:
-        entries = [[item for item in branch if isinstance(item, Entry)] for branch in branches]
+    def __init__(self, branches: Sequence[BranchEntries], announced: Expect | None = None) -> None:
+        entries = [[item for item in branch if isinstance(item, PlannedOperation)] for branch in branches]
         _check(entries, announced)
         _check_own([{item.event for item in branch if isinstance(item, Occur)} for branch in branches], "events")
         self.announced = announced
@@ -173,7 +173,7 @@ class TimedStage:
         where.
         """
         stage = self.stage
-        walk = _Walk(self, start_s)
+        walk = _StageWalk(self, start_s)
         if turns is None:
             walk.by_arrival(self.workers)
         elif isinstance(turns, Asked):
@@ -197,7 +197,7 @@ class TimedStage:
         return requested_s, started_s, ended_s
 
 
-class _Walk:
+class _StageWalk:
     """One walk through a stage, along the server's jobs.
 
     Attributes:
@@ -245,7 +245,7 @@ class _Walk:
             arrived_s, leg = waiting.pop(client)
             now_s = self._serve(leg, client, max(arrived_s, now_s))
 
-    def by_policy(self, policy: Policy, left: dict[int, int]) -> None:
+    def by_policy(self, policy: OrderPolicy, left: dict[int, int]) -> None:
         """Let one worker serve the jobs that a policy chooses, which is asked when `Station` would ask it."""
         jobs, now_s = self._jobs, self.start_s
         legs: dict[int, int] = {}
@@ -326,16 +326,16 @@ class _Walk:
                 heapq.heappush(self._jobs, (self.requested_s[number], client, number))
 
 
-def _legs(branch: Branch, first: int) -> Iterator[Leg]:
+def _legs(branch: BranchEntries, first: int) -> Iterator[Leg]:
     """Split a branch whose operations have places from `first` on."""
     leg = Leg(first, first)
     occurred: set[Event] = set()
     for item in branch:
-        is_job = isinstance(item, Entry) and item.node == SERVER
+        is_job = isinstance(item, PlannedOperation) and item.node == SERVER
         if leg.occurring or (leg.first < leg.end and (is_job or isinstance(item, Wait))):
             yield leg
             leg = Leg(leg.end, leg.end)
-        if isinstance(item, Entry):
+        if isinstance(item, PlannedOperation):
             leg.client = item.client if is_job else leg.client
             leg.end += 1
         elif isinstance(item, Wait):
@@ -355,7 +355,7 @@ def _by_rank(n: int, heads: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return np.split(np.argsort(rank, kind="stable"), np.cumsum(np.bincount(rank)))[1:-1]
 
 
-def _rows(entries: Sequence[Entry]) -> NDArray[np.void]:
+def _rows(entries: Sequence[PlannedOperation]) -> NDArray[np.void]:
     rows = np.zeros(len(entries), dtype=OP_DTYPE)
     for column, values in zip(
         ("node", "kind", "step", "client", "macs", "bytes"), zip(*entries, strict=True), strict=False
@@ -364,7 +364,7 @@ def _rows(entries: Sequence[Entry]) -> NDArray[np.void]:
     return rows
 
 
-def _check(branches: Sequence[Sequence[Entry]], announced: Expect | None) -> None:
+def _check(branches: Sequence[Sequence[PlannedOperation]], announced: Expect | None) -> None:
     """Check that branches meet only at the server, with one state each or all with the announced jobs on one state."""
     if any(entry.node == PEER for branch in branches for entry in branch):
         raise NotPlannable("a message takes links of two clients")

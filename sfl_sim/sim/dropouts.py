@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from sfl_sim.system.presence import Presence
 
-Policy = Literal["drop", "wait", "deadline"]
+LostPolicy = Literal["drop", "wait", "deadline"]
 Cause = Literal["away", "deadline", "overtaken"]
 
 
@@ -40,7 +40,7 @@ class Dropouts:
 
     def __init__(
         self,
-        policy: Policy = "wait",
+        policy: LostPolicy = "wait",
         presence: Sequence[Presence] | None = None,
         deadline_s: float = inf,
         wanted: float = inf,

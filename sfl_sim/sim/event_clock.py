@@ -27,7 +27,7 @@ from sfl_sim.sim.orders import LABELS_OF_THEIR_OWN, InARow, Order, Roster
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.recording import Recording, row_bytes
 from sfl_sim.sim.serving_station import ServingStation
-from sfl_sim.sim.station import Policy, Station
+from sfl_sim.sim.station import OrderPolicy, Station
 from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.system.fleet import Fleet
 
@@ -341,7 +341,7 @@ class EventClock:
     def _expect(self, _: Branch, op: Expect) -> None:
         self._servers[op.node].rank(op.state.guard, *self.policy(op, self._operations.round))
 
-    def policy(self, announced: Expect, round: int) -> tuple[Policy, dict[int, int]]:
+    def policy(self, announced: Expect, round: int) -> tuple[OrderPolicy, dict[int, int]]:
         """A server's policy for the jobs that are announced in a round; it follows the returned count of them."""
         node, turn = announced.node, announced.turn
         left = {client: number for client, number in announced.jobs.items() if number}

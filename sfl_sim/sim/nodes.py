@@ -10,7 +10,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import AGGREGATOR, SERVER, Node, On, ServerNode, Value, aggregator_of
 from sfl_sim.store import places
 from sfl_sim.system.cost import Processor
-from sfl_sim.system.fleet import Fleet, Tier
+from sfl_sim.system.fleet import Fleet, ServerTier
 from sfl_sim.system.presence import Presence
 
 
@@ -65,7 +65,7 @@ class Nodes(dict[Node, Processor]):
         for tier in fleet.tiers.values():
             for node, processor in zip(tier.nodes, tier.servers.processors, strict=True):
                 self |= {node: processor, aggregator_of(node): processor}
-        self.links = _Links(self, fleet.tiers)
+        self.links = _LinksByEnds(self, fleet.tiers)
         self._of_clients = fleet.processors
 
     def __missing__(self, node: Any) -> Processor:
@@ -77,10 +77,10 @@ class Nodes(dict[Node, Processor]):
         return processor
 
 
-class _Links(dict[tuple[Node, Node], Link | None]):
+class _LinksByEnds(dict[tuple[Node, Node], Link | None]):
     """Links between nodes; those between clients, which may be very many, are made anew each time."""
 
-    def __init__(self, nodes: Nodes, tiers: Mapping[str, Tier]) -> None:
+    def __init__(self, nodes: Nodes, tiers: Mapping[str, ServerTier]) -> None:
         self._nodes = nodes
         self._first = next(iter(tiers.values()), None)
         self._at = {str(node): (tier, k) for tier in tiers.values() for k, node in enumerate(tier.nodes)}

@@ -17,7 +17,7 @@ from sfl_sim.sim.client_resources import ClientResources
 from sfl_sim.sim.dropouts import Dropout, Dropouts
 from sfl_sim.sim.nodes import client_of, owner
 from sfl_sim.sim.prices import Prices
-from sfl_sim.sim.recording import Recording, Row, row_bytes
+from sfl_sim.sim.recording import OperationRow, Recording, row_bytes
 from sfl_sim.sim.serving_station import ServingStation
 from sfl_sim.sim.shared_links import SharedLinks
 from sfl_sim.sim.station import Job, Station
@@ -170,7 +170,7 @@ class Operations:
         self.records.rows += row_bytes(*self._step(branch, branch.op.node, DEVICE))
         self.go_on(branch, branch.result)
 
-    def _step(self, branch: Branch, client: int, place: str) -> Row:
+    def _step(self, branch: Branch, client: int, place: str) -> OperationRow:
         """Make the row of a step that has ended now, on a client's device or as its job at a server."""
         return (place.encode(), branch.op.step.name.encode(), self.round, branch.result.step, client,
                 branch.requested_s, branch.started_s, self.ended_s(branch), branch.macs, 0)  # fmt: skip
@@ -266,7 +266,7 @@ class Operations:
         self.records.rows += row_bytes(*self._message(branch, branch.result.size_bytes))
         self.go_on(branch, branch.result)
 
-    def _message(self, branch: Branch, moved_bytes: float) -> Row:
+    def _message(self, branch: Branch, moved_bytes: float) -> OperationRow:
         """Make the row of a message that has ended now."""
         payload, link = branch.result, branch.link
         return (link.place.encode(), payload.kind.encode(), self.round, payload.step, link.client,
@@ -337,7 +337,7 @@ class Operations:
         self._leave(client)
         return self._lose(client, lost_s, self._message(branch, moved_bytes))
 
-    def _lose(self, client: int, lost_s: float, row: Row) -> Lost:
+    def _lose(self, client: int, lost_s: float, row: OperationRow) -> Lost:
         """Record that the operation of this `row` is lost; gives the error to throw into the flow that yielded it.
 
         Raises ScenarioError if a round loses more than it can ever make good.
@@ -394,7 +394,7 @@ class Operations:
         elif lost_s == watched_s:
             self._watch(client, lost_s)
 
-    def under_way(self, branch: Branch) -> Row:
+    def under_way(self, branch: Branch) -> OperationRow:
         """Make the row of the operation for which a branch waits, as if it ended now; of no MACs and no bytes yet."""
         op = branch.op
         if isinstance(op, Send):

@@ -27,7 +27,7 @@ from math import inf
 import numpy as np
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.sim.station import Choice, Hold, Job, Policy, Skipping, Sorting, first_come
+from sfl_sim.sim.station import Hold, Job, NextJob, OrderPolicy, Skipping, Sorting, first_come
 
 LABELS_OF_THEIR_OWN: Sequence[int] = range(sys.maxsize)
 """Dominant labels where no two clients share one: client c has label c."""
@@ -67,7 +67,7 @@ class Roster:
                 return
 
 
-Order = Callable[[Roster], Policy]
+Order = Callable[[Roster], OrderPolicy]
 
 
 class InTurn:
@@ -78,7 +78,7 @@ class InTurn:
         self.turn: int | None = None
         """The client whose turn it is; None between two turns. The next turn is drawn when it is asked for."""
 
-    def __call__(self, waiting: Mapping[int, Job], now_s: float) -> Choice:
+    def __call__(self, waiting: Mapping[int, Job], now_s: float) -> NextJob:
         """Give the job of the client whose turn it is, if it has arrived."""
         if self.turn is None:
             self.turn = next(self.turns, None)
@@ -105,7 +105,7 @@ class PatientInTurn(InTurn):
         self.until_s = inf
         """Instant at which the turn passes on; infinite while the server is not held."""
 
-    def __call__(self, waiting: Mapping[int, Job], now_s: float) -> Choice:
+    def __call__(self, waiting: Mapping[int, Job], now_s: float) -> NextJob:
         """Give the job of the client whose turn it is, a `Hold` for it, or in the end the next job in the sequence."""
         choice = super().__call__(waiting, now_s)
         if choice is None:
@@ -133,7 +133,7 @@ class InARow:
         rows: number of rows of each client that have not begun, which the policy follows.
     """
 
-    def __init__(self, policy: Policy, rows: dict[int, int], turn: int) -> None:
+    def __init__(self, policy: OrderPolicy, rows: dict[int, int], turn: int) -> None:
         self.policy = policy
         self.rows = rows
         self.n = turn
@@ -141,10 +141,10 @@ class InARow:
         """The client whose row has begun; None between two rows."""
         self._left = 0
 
-    def __call__(self, waiting: Mapping[int, Job], now_s: float) -> Choice:
+    def __call__(self, waiting: Mapping[int, Job], now_s: float) -> NextJob:
         """Give the next job of the row, if it has come, or else the first of another."""
         if self.turn is not None:
-            choice: Choice = waiting.get(self.turn)
+            choice: NextJob = waiting.get(self.turn)
         else:
             choice = self.policy(waiting, now_s)
             if isinstance(choice, Job):
@@ -168,22 +168,22 @@ class InARow:
             self.policy.skip(client)
 
 
-def fcfs(roster: Roster) -> Policy:
+def fcfs(roster: Roster) -> OrderPolicy:
     """Serve jobs in the order of arrival, ties by client id."""
     return first_come
 
 
-def cyclic(roster: Roster) -> Policy:
+def cyclic(roster: Roster) -> OrderPolicy:
     """Repeat the cyclic list, skipping clients that are done."""
     return InTurn(_sweeps(roster, reverse=False))
 
 
-def cyclic_reverse(roster: Roster) -> Policy:
+def cyclic_reverse(roster: Roster) -> OrderPolicy:
     """Pass through the cyclic list forwards, then backwards, then forwards; every round starts forwards."""
     return InTurn(_sweeps(roster, reverse=True))
 
 
-def random_job(roster: Roster) -> Policy:
+def random_job(roster: Roster) -> OrderPolicy:
     """Draw a client with jobs left before each burst, uniformly (the `random` of Hydra's released code)."""
 
     def turns() -> Iterator[int]:
@@ -197,7 +197,7 @@ def random_job(roster: Roster) -> Policy:
     return InTurn(turns())
 
 
-def random_sweep(roster: Roster) -> Policy:
+def random_sweep(roster: Roster) -> OrderPolicy:
     """Draw a new permutation of the clients for every sweep, each client once per sweep."""
 
     def turns() -> Iterator[int]:
@@ -208,18 +208,18 @@ def random_sweep(roster: Roster) -> Policy:
     return InTurn(turns())
 
 
-def random_client(roster: Roster) -> Policy:
+def random_client(roster: Roster) -> OrderPolicy:
     """Draw one permutation per round; with burst `all`, the default, a client's jobs run in a row (Thapa's code)."""
     roster.clients = [int(client) for client in roster.rng.permutation(roster.clients)]
     return InTurn(_sweeps(roster, reverse=False))
 
 
-def bounded_wait(roster: Roster) -> Policy:
+def bounded_wait(roster: Roster) -> OrderPolicy:
     """Follow the cyclic list, waiting `max_wait_s` at most; a client passed over loses the rest of its burst."""
     return PatientInTurn(_sweeps(roster, reverse=False), roster.max_wait_s)
 
 
-def shortest_job(roster: Roster) -> Policy:
+def shortest_job(roster: Roster) -> OrderPolicy:
     """Serve the shortest of the waiting jobs; ties by arrival.
 
     Where all clients have one cut and whole mini-batches, all jobs are alike, and this is `fcfs`.
@@ -227,7 +227,7 @@ def shortest_job(roster: Roster) -> Policy:
     return ShortestFirst()
 
 
-def label_aware(roster: Roster) -> Policy:
+def label_aware(roster: Roster) -> OrderPolicy:
     """Serve the waiting client whose dominant label was served longest ago; ties by arrival.
 
     Labels that were not served yet in the round come first, in their order in the cyclic list.
@@ -246,7 +246,7 @@ class ShortestFirst:
         """Note that `job` waits."""
         heapq.heappush(self._jobs, (job.service_s, next(self._arrivals), job))
 
-    def __call__(self, waiting: Mapping[int, Job], now_s: float) -> Choice:
+    def __call__(self, waiting: Mapping[int, Job], now_s: float) -> NextJob:
         """Give the shortest job."""
         while self._jobs:
             *_, job = heapq.heappop(self._jobs)
@@ -273,7 +273,7 @@ class LabelsInTurn:
         if len(self._lines[label]) == 1:
             heapq.heappush(self._heap, (self._last_served[label], label))
 
-    def __call__(self, waiting: Mapping[int, Job], now_s: float) -> Choice:
+    def __call__(self, waiting: Mapping[int, Job], now_s: float) -> NextJob:
         """Give the first job of the label that was served longest ago."""
         while self._heap:
             _, label = self._heap[0]
@@ -309,7 +309,7 @@ ARRIVAL_DRIVEN: dict[str, Order] = {"fcfs": fcfs, "shortest_job": shortest_job, 
 """Orders that choose among the jobs that have come, and never hold the server; they take no burst."""
 
 
-def recorded(roster: Roster) -> Policy:
+def recorded(roster: Roster) -> OrderPolicy:
     """Serve clients in the sequence of another run.
 
     Raises ScenarioError if they brought other numbers of jobs there.

@@ -20,7 +20,7 @@ from sfl_sim.sim.event_clock import EventClock, rare_garbage_collection
 from sfl_sim.sim.orders import InTurn
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.station import first_come
-from sfl_sim.sim.trace import Entry, Fork, NotPlannable, Trace, trace
+from sfl_sim.sim.trace import FlowTrace, Fork, NotPlannable, PlannedOperation, trace
 from sfl_sim.store.columns import OP_DTYPE
 
 
@@ -102,7 +102,7 @@ class TimedPlan:
         return rows, now_s
 
 
-def stages(found: Trace) -> list[Stage]:
+def stages(found: FlowTrace) -> list[Stage]:
     """Split a round into consecutive stages. Raises NotPlannable if that is not possible."""
     plan: list[Stage] = []
     announced: Expect | None = None
@@ -113,7 +113,7 @@ def stages(found: Trace) -> list[Stage]:
             announced = item
             continue
         branches = item.branches if isinstance(item, Fork) else [[item]]
-        chains = [[one for one in branch if isinstance(one, Entry | Wait | Occur)] for branch in branches]
+        chains = [[one for one in branch if isinstance(one, PlannedOperation | Wait | Occur)] for branch in branches]
         if sum(map(len, chains)) < sum(map(len, branches)):
             raise NotPlannable("a branch forks or announces jobs")
         plan.append(Stage(chains, announced))

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from sfl_sim.sim.dropouts import Dropout
 from sfl_sim.store.columns import OP_DTYPE, in_order
 
-Row = tuple[bytes, bytes, int, int, int, float, float, float, float, int]
+OperationRow = tuple[bytes, bytes, int, int, int, float, float, float, float, int]
 """One operation, in the order of `OP_DTYPE`."""
 
 row_bytes = Struct("=10s24siiiddddq").pack
-"""Give the bytes of a `Row` in an array of `OP_DTYPE`."""
+"""Give the bytes of a `OperationRow` in an array of `OP_DTYPE`."""
 
 
 class Recording:

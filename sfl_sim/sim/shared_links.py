@@ -29,7 +29,7 @@ RatePieces = Iterator[tuple[float, float]]
 
 
 @dataclass(slots=True, eq=False)
-class _Flow:
+class _Transfer:
     """A message on its way: at `since_s` it had `bits` left, and since then it moves at `rate_bps`.
 
     Attributes:
@@ -89,10 +89,10 @@ class SharedLinks:
         self._uplinks, self._downlinks = (
             defaultdict[tuple[str, int], simpy.Resource](partial(simpy.Resource, env)) for _ in range(2)
         )
-        self._flows: dict[_Flow, None] = {}
-        self._over = defaultdict[int, dict[_Flow, None]](dict)
+        self._flows: dict[_Transfer, None] = {}
+        self._over = defaultdict[int, dict[_Transfer, None]](dict)
         """Flows over each edge."""
-        self._ended: list[_Flow] = []
+        self._ended: list[_Transfer] = []
         """Flows that have ended since rates were found."""
         self._settling: simpy.Event | None = None
         self._settles_s = inf
@@ -117,7 +117,9 @@ class SharedLinks:
                 return started_s, 0.0
             path = self.topology.path(link.uplink_of, link.downlink_of, link.server, link.tier)
             pieces, bits = _joined(self.pieces(link, started_s)), BITS_PER_BYTE * size_bytes
-            flow = _Flow(link.client, path, pieces, until_s=until_s, ended=env.event(), bits=bits, since_s=started_s)
+            flow = _Transfer(
+                link.client, path, pieces, until_s=until_s, ended=env.event(), bits=bits, since_s=started_s
+            )
             self._flows[flow] = None
             for edge in path:
                 self._over[edge][flow] = None
@@ -161,7 +163,7 @@ class SharedLinks:
             self._share(now_s, changing)
             self._settle_by(max(now_s, min(map(attrgetter("changes_s"), self._flows))))
 
-    def _share(self, now_s: float, changing: Sequence[_Flow]) -> None:
+    def _share(self, now_s: float, changing: Sequence[_Transfer]) -> None:
         flows = self._touched([*self._ended, *changing])
         self._ended = []
         for flow in flows:
@@ -171,7 +173,7 @@ class SharedLinks:
         for flow, rate_bps in zip(flows, rates_bps, strict=True):
             flow.go_on(now_s, rate_bps)
 
-    def _touched(self, changed: Sequence[_Flow]) -> list[_Flow]:
+    def _touched(self, changed: Sequence[_Transfer]) -> list[_Transfer]:
         """Return the flows whose rates depend on those of the `changed` ones, themselves included if they go on."""
         touched = dict.fromkeys(flow for flow in changed if flow in self._flows)
         edges = dict.fromkeys(chain.from_iterable(flow.path for flow in changed))

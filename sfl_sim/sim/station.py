@@ -56,8 +56,8 @@ class Hold(NamedTuple):
     until_s: float
 
 
-Choice = Job | Hold | None
-Policy = Callable[[Mapping[int, Job], float], Choice]
+NextJob = Job | Hold | None
+OrderPolicy = Callable[[Mapping[int, Job], float], NextJob]
 
 
 @runtime_checkable
@@ -87,7 +87,7 @@ class _Queue:
     __slots__ = ("add", "busy", "entry", "left", "others", "policy", "ranked", "to_come", "wake_s")
 
     def __init__(self) -> None:
-        self.policy: Policy = first_come
+        self.policy: OrderPolicy = first_come
         self.add: Callable[[Job], None] | None = None  # tells the policy of a job
         self.left: dict[int, int] = {}
         self.to_come = 0  # sum of `left`
@@ -108,7 +108,7 @@ class _Queue:
             if self.add:
                 self.add(job)
 
-    def take(self, now_s: float) -> Choice:
+    def take(self, now_s: float) -> NextJob:
         """Remove and give the next job; None or a `Hold` if the policy holds the server."""
         choice = self.others.popitem(last=False)[0] if self.others else self.policy(self.ranked, now_s)
         if isinstance(choice, Job):
@@ -171,7 +171,7 @@ class Station:
         self._decision = simpy.Event(env)
         self._decision._ok, self._decision._value = True, None
 
-    def rank(self, state: object, policy: Policy, left: dict[int, int]) -> None:
+    def rank(self, state: object, policy: OrderPolicy, left: dict[int, int]) -> None:
         """Let `policy` pick among the next `left[c]` jobs of each client on `state`; `left` counts down."""
         self._admit(self.env.now)
         queue = self._queues.setdefault(state, _Queue())

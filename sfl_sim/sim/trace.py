@@ -19,7 +19,7 @@ class NotPlannable(Exception):
 Demand = Computing | Moving | None
 
 
-class Entry(NamedTuple):
+class PlannedOperation(NamedTuple):
     """Operation of a flow: its row in the records without times, its demand, and the guard of its state.
 
     `demand` is None if it takes no time, `state` if it runs on the client's own device and links.
@@ -39,13 +39,13 @@ class Entry(NamedTuple):
 class Fork:
     """A `par`: the traces of its branches."""
 
-    branches: list[Trace]
+    branches: list[FlowTrace]
 
 
-Trace = list["Entry | Fork | Expect | Wait | Occur"]
+FlowTrace = list["PlannedOperation | Fork | Expect | Wait | Occur"]
 
 
-def trace(flow: Flow, prices: Prices) -> Trace:
+def trace(flow: Flow, prices: Prices) -> FlowTrace:
     """Drive `flow` to its end, a `par` branch by branch; the prices' rates do not matter, only which operations count.
 
     Raises NotPlannable where the flow asks for a result of training.
@@ -53,8 +53,8 @@ def trace(flow: Flow, prices: Prices) -> Trace:
     return _trace(flow, prices)[0]
 
 
-def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
-    found: Trace = []
+def _trace(flow: Flow, prices: Prices) -> tuple[FlowTrace, Any]:
+    found: FlowTrace = []
     result: Any = None
     while True:
         try:
@@ -88,17 +88,19 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
             raise NotPlannable(f"a flow yields {op!r}")
 
 
-def _job(op: On, step: int, computing: Computing) -> Entry:
+def _job(op: On, step: int, computing: Computing) -> PlannedOperation:
     if isinstance(op.node, ServerNode):
         place, client, state = str(op.node), client_of(op), op.state.guard
     else:
         place, client, state = DEVICE, op.node, None
-    return Entry(place, op.step.name, step, client, macs=computing.work.macs, bytes=0, demand=computing, state=state)
+    return PlannedOperation(
+        place, op.step.name, step, client, macs=computing.work.macs, bytes=0, demand=computing, state=state
+    )
 
 
-def _message(link: Link, payload: Value, prices: Prices) -> Entry:
+def _message(link: Link, payload: Value, prices: Prices) -> PlannedOperation:
     demand = Moving(link, payload.size_bytes) if prices.travels(payload) else None
-    return Entry(
+    return PlannedOperation(
         link.place,
         payload.kind,
         payload.step,

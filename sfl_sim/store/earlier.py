@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from sfl_sim.store.files import damaged, models_of, read_json, read_manifest, seal, write_json
-from sfl_sim.store.tables import Key, deal, of_trials
+from sfl_sim.store.tables import TrialKey, deal, of_trials
 from sfl_sim.store.trial import SUMMARY, is_whole
 
 Finished = tuple[Mapping[str, Any], Path | None]
@@ -81,7 +81,7 @@ def _copy(run: Path, trials: list[tuple[Finished, Wanted]]) -> None:
         trial.place.mkdir(parents=True)
     for table, is_of_all in of_trials("run").items():
         if (source := run / f"{table}.parquet").exists() or is_of_all:
-            targets: dict[Key, list[tuple[Path, str]]] = {}
+            targets: dict[TrialKey, list[tuple[Path, str]]] = {}
             for (summary, _), trial in trials:
                 own = targets.setdefault((summary["name"], summary["seed"]), [])
                 own.append((trial.place / source.name, trial.variant))

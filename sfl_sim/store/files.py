@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from sfl_sim.errors import OutputError, ScenarioError
-from sfl_sim.store.schema import Kind, tables
+from sfl_sim.store.schema import FolderKind, tables
 
 SUMS = "SHA256SUMS"
 """Name of the file that `seal` writes."""
@@ -88,7 +88,7 @@ def damaged(folder: Path) -> list[str]:
 
 def _readable(folder: Path) -> set[str]:
     """Return the names that files have which commands read in folders of any kind."""
-    described = [table for kind in get_args(Kind) for table in tables(kind).values() if not table.later]
+    described = [table for kind in get_args(FolderKind) for table in tables(kind).values() if not table.later]
     stored = {table.file for table in described}
     found = [path for kind in ("safetensors", "json") for path in folder.glob(f"checkpoints/*.{kind}")]
     models = {path.relative_to(folder).as_posix() for path in found}

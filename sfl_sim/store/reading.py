@@ -14,26 +14,26 @@ import pyarrow.parquet as pq
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.store.files import contents
-from sfl_sim.store.schema import Column, Table
+from sfl_sim.store.schema import StoredColumn, StoredTable
 
 MAX_SMALL_ROWS = 1_000_000
 """Rows that a table may have whatever its size; a larger one has a byte a row at least, or equal rows fill memory."""
-FURTHER = Column("", "", "value of a column whose name the scenario decides", absent=math.nan)
+FURTHER = StoredColumn("", "", "value of a column whose name the scenario decides", absent=math.nan)
 
 
-def file_of(folder: Path, table: Table) -> Path | None:
+def file_of(folder: Path, table: StoredTable) -> Path | None:
     """Return the file of a stored table; None if the folder lacks it."""
     path = folder / table.file
     return path if path.is_file() else None
 
 
-def read_entries(folder: Path, table: Table) -> list[dict[str, Any]]:
+def read_entries(folder: Path, table: StoredTable) -> list[dict[str, Any]]:
     """Return the rows of a stored table in a JSON file, as they are."""
     entries: list[dict[str, Any]] = contents(folder / table.file)[table.under]
     return entries
 
 
-def read_table(folder: Path, table: Table, columns: Sequence[str] | None = None, **where: object) -> pd.DataFrame:
+def read_table(folder: Path, table: StoredTable, columns: Sequence[str] | None = None, **where: object) -> pd.DataFrame:
     """Read a stored table; no rows without its file.
 
     Args:

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["run", "serving", "whatif"]
+FolderKind = Literal["run", "serving", "whatif"]
 """Kinds of folders."""
 TYPES = ("int", "float", "bool", "text", "list", "bytes", "mapping")
 UNITS = {
@@ -31,7 +31,7 @@ REQUIRED = object()
 
 
 @dataclass(frozen=True)
-class Column:
+class StoredColumn:
     """Column of a stored table; the head of schema.toml says what its attributes mean.
 
     Attributes:
@@ -62,12 +62,12 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class StoredTable:
     """Stored table: a Parquet file, or a list of mappings in a JSON file; see the head of schema.toml."""
 
     file: str
     row: str
-    columns: Mapping[str, Column]
+    columns: Mapping[str, StoredColumn]
     under: str = ""
     further: str = ""
     only: str = ""
@@ -92,22 +92,24 @@ class Table:
 
 
 @cache
-def tables(kind: Kind) -> dict[str, Table]:
+def tables(kind: FolderKind) -> dict[str, StoredTable]:
     """Return the tables of a kind of folder by name."""
     described = tomllib.loads((Path(__file__).parent / "schema.toml").read_text(encoding="utf-8"))
     return {name: _table(about, described) for name, about in described[kind].items()}
 
 
-def _table(about: dict[str, Any], described: Mapping[str, Any]) -> Table:
+def _table(about: dict[str, Any], described: Mapping[str, Any]) -> StoredTable:
     if like := about.pop("like", None):
         kind, name = like.split(".")
         about = described[kind][name] | about
     shared = described["columns"]
     columns = {name: {} for name in about.pop("first", ())} | about.pop("columns", {})
-    return Table(**about, columns={name: _column(name, own, shared.get(name, {})) for name, own in columns.items()})
+    return StoredTable(
+        **about, columns={name: _column(name, own, shared.get(name, {})) for name, own in columns.items()}
+    )
 
 
-def _column(name: str, own: dict[str, Any], shared: dict[str, Any]) -> Column:
+def _column(name: str, own: dict[str, Any], shared: dict[str, Any]) -> StoredColumn:
     keys = dict(own) if own.keys() & set(TYPES) else shared | own
     column_type = next(key for key in keys if key in TYPES)
     meaning = keys.pop(column_type)
@@ -118,4 +120,4 @@ def _column(name: str, own: dict[str, Any], shared: dict[str, Any]) -> Column:
         keys["absent"] = math.nan if is_number else None
     if is_number:
         keys.setdefault("unit", next((unit for pattern, unit in UNITS.items() if re.search(pattern, name)), ""))
-    return Column(name, column_type, meaning, **keys)
+    return StoredColumn(name, column_type, meaning, **keys)

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sfl_sim.store.schema import Kind, tables
+from sfl_sim.store.schema import FolderKind, tables
 
-Key = tuple[str, int]
+TrialKey = tuple[str, int]
 """Columns of the name and the seed of a trial, the first ones of its rows."""
 
 
-def of_trials(kind: Kind) -> dict[str, bool]:
+def of_trials(kind: FolderKind) -> dict[str, bool]:
     """Return the names of the tables of trials, and whether every trial has one."""
     return {
         name: not table.only
@@ -56,7 +56,7 @@ def concatenate(sources: Sequence[Path], target: Path) -> None:
                     writer.write_table(pa.concat_tables(rows, promote_options="permissive"))
 
 
-def deal(source: Path, targets: Mapping[Key, Sequence[tuple[Path, str]]], *, to_all: bool) -> None:
+def deal(source: Path, targets: Mapping[TrialKey, Sequence[tuple[Path, str]]], *, to_all: bool) -> None:
     """Write the rows of the trials in `targets` to a file for each, under another variant's name.
 
     One row group is in memory at a time. With `to_all`, trials without rows get an empty table, else none.
@@ -79,7 +79,7 @@ def deal(source: Path, targets: Mapping[Key, Sequence[tuple[Path, str]]], *, to_
             write(path, schema.empty_table())
 
 
-def _by_trial(rows: pa.Table) -> Iterator[tuple[Key, pa.Table]]:
+def _by_trial(rows: pa.Table) -> Iterator[tuple[TrialKey, pa.Table]]:
     """Generate the rows of each trial; in the tables of a run a row group usually belongs to one."""
     names, seeds = rows["variant"].cast(pa.string()), rows["seed"]
     pairs = pa.table({"variant": names, "seed": seeds}).group_by(["variant", "seed"]).aggregate([]).to_pylist()

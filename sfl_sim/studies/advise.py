@@ -25,7 +25,7 @@ from sfl_sim.scenario.load import Study
 from sfl_sim.scenario.sections import ClientCuts, Scenario
 from sfl_sim.store import is_whole
 from sfl_sim.studies.cut_assignment import Bound, Columns, Heuristic, Tried, exhaustive
-from sfl_sim.studies.cut_trials import Cuts, Trial
+from sfl_sim.studies.cut_trials import Cuts, CutTrial
 from sfl_sim.studies.trained import NOT_TRAINING, TrainedRun
 from sfl_sim.studies.walk import memory_bytes
 
@@ -154,7 +154,7 @@ def find_advice(study: Study, criteria: Criteria, notify: Notify) -> Advice:
     check_effects(study.variants)
     if any(key == CUT or key.startswith(f"{CUT}.") for point in points(study.base.grid) for key in point):
         raise ScenarioError("the scenario's grid sets it; leave it out there, as in --set 'grid={...}'", key=CUT)
-    count = _Count(notify)
+    count = _WalkCounter(notify)
     found = {}
     for name, group in itertools.groupby(study.variants, key=lambda variant: variant.name):
         variants = list(group)
@@ -201,7 +201,7 @@ class Adviser:
         if availability is not None and availability.lost != "wait":
             problem = "the shortest rounds would be those with most dropouts"
             raise ScenarioError(problem, key="clients.availability.lost", found=availability.lost, allowed=["wait"])
-        self.trial = Trial(scenarios, step)
+        self.trial = CutTrial(scenarios, step)
         self._expect = expect
         if not self.trial.experiment.method.is_split:
             name = self.scenario.method.name
@@ -357,7 +357,7 @@ def _choice(chosen: Cuts, ranked: pd.Series[float]) -> dict[str, Any]:
     return {"cut": cut, "setting": setting, "next_cut": next_cut, "next_round_s": next_round_s}
 
 
-class _Count:
+class _WalkCounter:
     """Count walks for `notify`."""
 
     def __init__(self, notify: Notify) -> None:

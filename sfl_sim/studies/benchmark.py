@@ -40,10 +40,12 @@ SPENT = ("rounds", "simulated_s", "bytes_up", "bytes_down", "joule", "performanc
 """Columns that the table takes from summary.json."""
 TRAITS = ("is_split", "sends_labels", "gets_gradients", "keeps_graphs", "uploads_model")
 """Traits of methods in the table."""
-Progress = Callable[[], AbstractContextManager[Notify]]
+ProgressContext = Callable[[], AbstractContextManager[Notify]]
 
 
-def run_benchmark(study: Study, more: Sequence[str], out: Path | None, settings: Settings, progress: Progress) -> Path:
+def run_benchmark(
+    study: Study, more: Sequence[str], out: Path | None, settings: Settings, progress: ProgressContext
+) -> Path:
     """Compare the variants of `study`, and `more` methods, in a folder (default: `reports/<name>-benchmark`).
 
     Every variant is trained at all rates with the pilots' seeds; then with the best of them, at which its median score
@@ -138,7 +140,7 @@ def at_rates(study: Study, rates: Sequence[float]) -> Study:
     return extended(study, {"grid": grid})
 
 
-def _run(study: Study, folder: Path, name: str, settings: Settings, progress: Progress) -> Path:
+def _run(study: Study, folder: Path, name: str, settings: Settings, progress: ProgressContext) -> Path:
     """Run a study in a folder of its own; trials that diverge are left out. Gives the folder.
 
     Another study there, such as one with fewer methods, keeps its folder, from which finished trials are taken.

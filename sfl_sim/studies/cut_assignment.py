@@ -18,12 +18,12 @@ from sfl_sim.studies.walk import Walked
 from sfl_sim.system.links import BITS_PER_BYTE, RateTrace
 
 Floats = NDArray[np.float64]
-Kind = tuple[tuple[int, ...], bool]
+RoundKind = tuple[tuple[int, ...], bool]
 """Kind of a round: its participants, and True for setup and finish instead of a round."""
 BOUND_ROUNDING = 1e-6
 
 
-class Need(NamedTuple):
+class OwnTime(NamedTuple):
     """Time that the participants of one kind of round need in it, by themselves.
 
     Attributes:
@@ -39,20 +39,20 @@ class Need(NamedTuple):
     server_s: Floats
 
 
-def needs(walked: Walked) -> dict[Kind, Need]:
+def needs(walked: Walked) -> dict[RoundKind, OwnTime]:
     """Return needs by kind of round; if rounds of one kind differ, the minimum over them."""
-    found: dict[Kind, list[Need]] = {}
+    found: dict[RoundKind, list[OwnTime]] = {}
     for each in walked.rounds:
         found.setdefault((each.clients, each.is_aside), []).append(_need(each, walked))
     return {kind: _least(several) for kind, several in found.items()}
 
 
-def _least(several: Sequence[Need]) -> Need:
+def _least(several: Sequence[OwnTime]) -> OwnTime:
     _, *seconds = zip(*several, strict=True)
-    return Need(sum(need.n_rounds for need in several), *(np.min(each, axis=0) for each in seconds))
+    return OwnTime(sum(need.n_rounds for need in several), *(np.min(each, axis=0) for each in seconds))
 
 
-def _need(each: WalkedRound, walked: Walked) -> Need:
+def _need(each: WalkedRound, walked: Walked) -> OwnTime:
     fleet, who = walked.fleet, list(each.clients)
     ops = each.ops[each.ops["client"] != places.NOBODY]
     n, client = len(fleet.devices), ops["client"]
@@ -67,7 +67,7 @@ def _need(each: WalkedRound, walked: Walked) -> Need:
     alone_s: Floats = np.sum([spent[name] for name in OWN if name != "queue"], axis=0)
     at_server = places.at(ops["node"], places.SERVER)
     server_s = np.bincount(client[at_server], took_s[at_server], n).astype(float)
-    return Need(each.n_rounds, alone_s, alone_s - spared_s[who], server_s[who])
+    return OwnTime(each.n_rounds, alone_s, alone_s - spared_s[who], server_s[who])
 
 
 def _best_bps(link: RateTrace) -> float:
@@ -86,14 +86,16 @@ class Bound:
         workers: number of server workers.
 
     Attributes:
-        alone_s, server_s: (clients, cuts) as in `Need`, in the mean round in which a client takes part; 0 without any.
+        alone_s, server_s: (clients, cuts) as in `OwnTime`, in a client's mean round; 0 without any.
     """
 
-    def __init__(self, by_cut: Sequence[Mapping[Kind, Need]], rounds: int, workers: float, n_clients: int) -> None:
+    def __init__(
+        self, by_cut: Sequence[Mapping[RoundKind, OwnTime]], rounds: int, workers: float, n_clients: int
+    ) -> None:
         self._rounds = rounds
         self._workers = workers
         self._kinds = {
-            kind: Need(
+            kind: OwnTime(
                 min(found[kind].n_rounds for found in by_cut),
                 np.stack([found[kind].alone_s for found in by_cut], axis=1),
                 np.stack([found[kind].own_s for found in by_cut], axis=1),
@@ -126,7 +128,7 @@ class Bound:
         """
         return sum(need.n_rounds * _least_s(need, self._workers) for need in self._kinds.values()) / self._rounds
 
-    def agrees(self, found: Mapping[Kind, Need], columns: Sequence[int]) -> bool:
+    def agrees(self, found: Mapping[RoundKind, OwnTime], columns: Sequence[int]) -> bool:
         """Return True if no client needed less in a walk than expected; `columns` are the indices of their cuts."""
         for kind, need in self._kinds.items():
             if kind not in found or found[kind].n_rounds < need.n_rounds:
@@ -138,7 +140,7 @@ class Bound:
         return True
 
 
-def _least_s(need: Need, workers: float) -> float:
+def _least_s(need: OwnTime, workers: float) -> float:
     """Find the least T of `Bound.round_s`: the work left at the server falls in steps while T rises."""
     if not need.own_s.size:
         return 0.0
@@ -172,10 +174,10 @@ class Tried(NamedTuple):
         return self.round_s < (1 - ROUNDING) * other.round_s
 
 
-Walk = Callable[[Columns], Tried]
+CutWalk = Callable[[Columns], Tried]
 
 
-def exhaustive(begin: Tried, n_cuts: int, walk: Walk) -> Tried:
+def exhaustive(begin: Tried, n_cuts: int, walk: CutWalk) -> Tried:
     """Return the best of all assignments; `begin` if none is better."""
     every = map(walk, itertools.product(range(n_cuts), repeat=len(begin.columns)))
     best = min(every, key=lambda tried: tried.round_s)
@@ -196,7 +198,7 @@ class Heuristic:
         budget: maximum of assignments to try, each of them once.
     """
 
-    def __init__(self, alone_s: Floats, server_s: Floats, walk: Walk, budget: int) -> None:
+    def __init__(self, alone_s: Floats, server_s: Floats, walk: CutWalk, budget: int) -> None:
         self._alone_s = alone_s
         self._server_s = server_s
         self._walk = walk

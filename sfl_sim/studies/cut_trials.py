@@ -14,14 +14,14 @@ from sfl_sim.scenario.load import changed
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.source_locations import SourceLocations
 from sfl_sim.store.places import NOBODY
-from sfl_sim.studies.cut_assignment import Bound, Floats, Kind, Need, needs
+from sfl_sim.studies.cut_assignment import Bound, Floats, OwnTime, RoundKind, needs
 from sfl_sim.studies.walk import Walked, Walker
 
 Cuts = tuple[int, ...]
 """Cut of every client."""
 
 
-class Timed(NamedTuple):
+class CutTimes(NamedTuple):
     """Times at some cuts of the clients.
 
     Attributes:
@@ -33,11 +33,11 @@ class Timed(NamedTuple):
 
     round_s: float
     done_s: Floats
-    needs: list[Mapping[Kind, Need]]
+    needs: list[Mapping[RoundKind, OwnTime]]
     n_ops: int
 
 
-class Trial:
+class CutTrial:
     """Variant in all its seeds, which can be timed at any cuts.
 
     Args:
@@ -55,7 +55,7 @@ class Trial:
     def __init__(self, scenarios: Sequence[Scenario], step: Callable[[], None]) -> None:
         self._walkers = [Walker(scenario) for scenario in scenarios]
         self._step = step
-        self._timed: dict[Cuts, Timed] = {}
+        self._timed: dict[Cuts, CutTimes] = {}
         self.experiment = self._walkers[0].experiment
         self.network = self.experiment.method.task.network
         self.n_clients = len(self.experiment.shares)
@@ -68,7 +68,7 @@ class Trial:
         self.has_tiers = bool(fleet.tiers)
         self.own_round_s = self._time().round_s
 
-    def walk(self, cuts: Cuts) -> Timed:
+    def walk(self, cuts: Cuts) -> CutTimes:
         """Time the rounds with these cuts; results are kept.
 
         Raises ScenarioError if the method does not allow them.
@@ -86,12 +86,12 @@ class Trial:
         Raises ScenarioError if the key cannot be set.
         """
         scenarios = [changed(one.experiment.scenario, {key: value}, SourceLocations()) for one in self._walkers]
-        return Trial(scenarios, self._step).walk(cuts).round_s
+        return CutTrial(scenarios, self._step).walk(cuts).round_s
 
-    def _time(self) -> Timed:
+    def _time(self) -> CutTimes:
         every = [walker.walk(walker.experiment.scenario) for walker in self._walkers]
         n_rounds = self.experiment.scenario.train.rounds
-        return Timed(
+        return CutTimes(
             median(walked.simulated_s / n_rounds for walked in every),
             np.mean([_done_s(walked) / n_rounds for walked in every], axis=0),
             [needs(walked) for walked in every],

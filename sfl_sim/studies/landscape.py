@@ -117,7 +117,7 @@ def filter_normalised(weights: Weights, rng: np.random.Generator) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredModel:
     """A stored model: its run, its experiment's variant, its file, and whether it is its variant's first seed."""
 
     run: Path
@@ -152,7 +152,7 @@ def survey(folders: Sequence[Path], out: Path, extent: Extent, device: str, noti
         write_file(out.with_suffix(".parquet"), points.to_parquet(index=False))
 
 
-def _models(frames: Frames) -> list[Stored]:
+def _models(frames: Frames) -> list[StoredModel]:
     """Return every variant's stored models, one per seed."""
     found = []
     for shown in frames.variants:
@@ -169,7 +169,7 @@ def _models(frames: Frames) -> list[Stored]:
             if not experiment.dataset.goal.scores_labels:
                 goal = experiment.dataset.goal.value
                 raise ScenarioError("has no accuracy to show around a model", key="data.name", found=goal)
-        found += [Stored(folder, v, files[v.name, v.scenario.seed], v is ours[0]) for v in ours]
+        found += [StoredModel(folder, v, files[v.name, v.scenario.seed], v is ours[0]) for v in ours]
     return found
 
 
@@ -186,7 +186,7 @@ def _parts(experiment: Experiment) -> list[Replica]:
     return parts
 
 
-def _look(stored: Stored, extent: Extent, device: torch.device) -> Iterator[dict[str, object]]:
+def _look(stored: StoredModel, extent: Extent, device: torch.device) -> Iterator[dict[str, object]]:
     """Generate the loss of the model at every point, as rows of the table."""
     scenario = stored.trained.scenario
     PRECISIONS[scenario.train.precision].activate()

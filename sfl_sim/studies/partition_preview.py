@@ -11,7 +11,7 @@ import pandas as pd
 
 from sfl_sim.build.dealing import deal_data
 from sfl_sim.data.partition import label_counts
-from sfl_sim.report.pages.system import Partition, Preview
+from sfl_sim.report.pages.system import PartitionResult, Preview
 from sfl_sim.scenario.concerns import concern_of, without
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Study, Variant
@@ -54,11 +54,11 @@ def _identity(scenario: Scenario) -> str:
     return json.dumps(without(scenario, NOT_DEALT), sort_keys=True)
 
 
-def _partition(variant: Variant, name: list[str]) -> Partition:
+def _partition(variant: Variant, name: list[str]) -> PartitionResult:
     with variant.places.locating():
         dataset, shares = deal_data(variant.scenario, pixels=False)
     counts = label_counts(dataset.y_train.numpy(), shares, dataset.n_labels)
-    return Partition(", ".join(name), pd.DataFrame(counts, columns=dataset.label_names), len(dataset.y_train))
+    return PartitionResult(", ".join(name), pd.DataFrame(counts, columns=dataset.label_names), len(dataset.y_train))
 
 
 def _words(scenario: Scenario) -> list[str]:

@@ -125,7 +125,7 @@ OWN = ("device", "uplink", "queue", "server", "downlink")
 """Places where a client spends time by itself; in the rest of a round it waits for others."""
 
 
-class Measured:
+class RoundFigures:
     """Measures of the average round of `walked`.
 
     Args:
@@ -198,13 +198,13 @@ NOT_STRUCTURE = NOT_LEARNED | {Concern.SYSTEM, Concern.ORDER, Concern.COMPUTING}
 
 
 @dataclass(frozen=True)
-class Found:
+class TimedPoint:
     """Times of a point's rounds.
 
     Attributes:
-        figures: of the average round: `Measured.figures`, method, the clients' common cut (None without one), how.
-        clients: one row per client: `Measured.clients` and its cut (missing where the model is not split, or where the
-            cut changes from round to round).
+        figures: of the average round: `RoundFigures.figures`, method, the clients' common cut (None without one), how.
+        clients: one row per client: `RoundFigures.clients` and its cut (missing where the model is not split, or where
+            the cut changes from round to round).
         held: how many layers each client holds at most.
     """
 
@@ -215,14 +215,14 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Refused:
+class ImpossiblePoint:
     """A point that is impossible, such as a cut that leaves no work for the server."""
 
     point: Point
     error: ScenarioError
 
 
-Answer = Found | Refused
+Answer = TimedPoint | ImpossiblePoint
 
 
 def evaluate(points: Sequence[Point], jobs: int = 1) -> Iterator[Answer]:
@@ -267,13 +267,13 @@ def _walk(points: Sequence[Point]) -> Iterator[Answer]:
         except Forbidden as error:
             raise point.variant.places.located(error) from error
         except ScenarioError as error:
-            yield Refused(point, point.variant.places.located(error))
+            yield ImpossiblePoint(point, point.variant.places.located(error))
 
 
-def _found(point: Point, walker: Walker) -> Found:
+def _found(point: Point, walker: Walker) -> TimedPoint:
     scenario = point.variant.scenario
     walked = walker.walk(scenario)
-    measured = Measured(walked, scenario.train.rounds)
+    measured = RoundFigures(walked, scenario.train.rounds)
     task = walker.experiment.method.task
     cuts: Sequence[int] = () if task.round_cuts else task.cuts
     clients = measured.clients()
@@ -285,4 +285,4 @@ def _found(point: Point, walker: Walker) -> Found:
         "client_joule": clients["joule"].mean(),
         "how": walked.how,
     }
-    return Found(point, figures, clients, task.cuts or [len(task.network)] * len(clients))
+    return TimedPoint(point, figures, clients, task.cuts or [len(task.network)] * len(clients))

@@ -23,7 +23,7 @@ from sfl_sim.engine.stopping import SAYS_SO, Stopping
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.scores import SCORES
 from sfl_sim.ops import SERVER
-from sfl_sim.scenario.sections import Scenario, Train
+from sfl_sim.scenario.sections import Scenario, TrainSection
 from sfl_sim.sim.nodes import client_of
 from sfl_sim.store import read_manifest
 from sfl_sim.store.places import NOBODY
@@ -98,7 +98,7 @@ class _Ending(Stopping):
     A user's own function cannot be asked again: the walk ends after as many rounds as the training that it ended.
     """
 
-    def __init__(self, train: Train, recorded: Recorded) -> None:
+    def __init__(self, train: TrainSection, recorded: Recorded) -> None:
         super().__init__(train.model_copy(update={"on_round_end": None}))
         by_round = recorded.rounds.set_index("round").filter(SCORES)
         self._scores: dict[Any, dict[Any, Any]] = by_round.astype(object).where(by_round.notna(), None).to_dict("index")

@@ -14,7 +14,7 @@ from sfl_sim.metrics.accuracy import way_to
 from sfl_sim.scenario.concerns import Aside, concern_of, without
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Study, Variant
-from sfl_sim.scenario.sections import Method, RelativeTarget, Scenario
+from sfl_sim.scenario.sections import MethodSection, RelativeTarget, Scenario
 
 COMPARED: Aside = {Concern.ORDER, "method", "seed"}
 """Keys in which the variants of one setting may differ."""
@@ -63,9 +63,9 @@ def ways(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataFram
     return found
 
 
-def _reference(of: str | Method, variant: Variant, alike: list[Variant]) -> Variant:
+def _reference(of: str | MethodSection, variant: Variant, alike: list[Variant]) -> Variant:
     """Find the variant with the method `of` among those `alike` in setting; of several, that with default options."""
-    wanted = Method(name=of) if isinstance(of, str) else of
+    wanted = MethodSection(name=of) if isinstance(of, str) else of
     said = of if isinstance(of, str) else of.model_dump()
     matches = [other for other in alike if _has(other.scenario, wanted)]
     if not matches:
@@ -82,7 +82,7 @@ def _reference(of: str | Method, variant: Variant, alike: list[Variant]) -> Vari
     return matches[0]
 
 
-def _has(scenario: Scenario, wanted: Method) -> bool:
+def _has(scenario: Scenario, wanted: MethodSection) -> bool:
     """Return True if the method is the wanted one, with at least the options that are given."""
     return scenario.method.name == wanted.name and wanted.options.items() <= _options(scenario).items()
 

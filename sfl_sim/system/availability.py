@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sfl_sim.system.presence import Presence
-from sfl_sim.system.profiles import FloatArray, Table, find, read_table
+from sfl_sim.system.profiles import FloatArray, ProfileTable, find, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ MAX_HOURS = 31 * 24
 SHORTEST_S, LONGEST_S = 0.001, 1e9
 """Range of interval lengths and times in which `Presence` loses no interval to rounding, and its sums are exact."""
 
-Log = tuple[list[tuple[float, float]], float]
+PresenceLog = tuple[list[tuple[float, float]], float]
 """Intervals [start_s, end_s) of one client, and their period."""
 
 
@@ -47,7 +47,7 @@ def draw_presence(n_clients: int, rng: np.random.Generator, availability: Availa
     drawn: list[Presence] = []
     while len(drawn) < n_clients:
         rows = rng.permutation(len(logs))[: n_clients - len(drawn)]
-        deck: list[Log] = [logs[row] for row in rows.tolist()]
+        deck: list[PresenceLog] = [logs[row] for row in rows.tolist()]
         drawn += [Presence(*log, begin_s) for log in deck]
         begin_s += DAY_S
     return drawn
@@ -61,7 +61,7 @@ def n_logs(availability: Availability | None) -> int | None:
     return None if "share" in logged else len(set(logged["client"]))
 
 
-def _read_logs(table: Table) -> list[Log]:
+def _read_logs(table: ProfileTable) -> list[PresenceLog]:
     """Read the log of each client, in order of first rows; without a column period_s the period is the last end."""
     starts_s, ends_s = table.numbers("start_s"), table.numbers("end_s")
     table.require("start_s", starts_s >= 0, "a number, 0 or above")
@@ -87,7 +87,7 @@ def _read_logs(table: Table) -> list[Log]:
     ]
 
 
-def _read_shares(table: Table) -> FloatArray:
+def _read_shares(table: ProfileTable) -> FloatArray:
     """Read the share (H,) of clients that are present at each hour of the period."""
     hours, shares = table.numbers("hour"), table.numbers("share")
     table.require("hour", hours == np.arange(hours.size), "0, 1, 2, ... from row to row")
@@ -97,7 +97,7 @@ def _read_shares(table: Table) -> FloatArray:
     return shares
 
 
-def _logs_of_shares(shares: FloatArray, draws: FloatArray) -> Iterator[Log]:
+def _logs_of_shares(shares: FloatArray, draws: FloatArray) -> Iterator[PresenceLog]:
     """Make a log for each client, by which it is present at hour h with probability `shares[h]` (H,); period H hours.
 
     From one hour to the next clients change as seldom as the shares allow: where the share rises from p to q, present

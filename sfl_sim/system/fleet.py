@@ -74,11 +74,11 @@ class Fleet:
     presence: Sequence[Presence] | None = None
     topology: Topology | None = None
     overhead: Overhead | None = None
-    tiers: Mapping[str, Tier] = field(default_factory=dict)
+    tiers: Mapping[str, ServerTier] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
+class ServerTier:
     """Servers of one tier.
 
     Attributes:
@@ -100,7 +100,11 @@ class Tier:
 
 
 def build_fleet(
-    n_clients: int, seed: int, clients: Clients, server: Server, servers: Mapping[str, sections.Tier] | None = None
+    n_clients: int,
+    seed: int,
+    clients: Clients,
+    server: Server,
+    servers: Mapping[str, sections.TierSection] | None = None,
 ) -> Fleet:
     """Draw the fleet of a run.
 
@@ -154,12 +158,12 @@ def build_fleet(
         of_tier = _of_tier(fleet, name, tier, above[name], seed, macs_per_s, compute.cost)
         key = f"servers.{name}.reach_s"
         reach_s = None if tier.reach_s is None else read_reach_s(tier.reach_s, n_clients, names, key)
-        tiers[name] = Tier(name, of_tier, above[name], reach_s)
+        tiers[name] = ServerTier(name, of_tier, above[name], reach_s)
     return replace(fleet, tiers=tiers)
 
 
 def _of_server(
-    station: sections.Station, macs_per_s: FloatArray, cost: str | None, key: str
+    station: sections.StationSection, macs_per_s: FloatArray, cost: str | None, key: str
 ) -> tuple[float, Processor]:
     """Give the rate of a server, and its processor, for clients with these rates (C,) and their cost profile."""
     rate = station.macs_per_s
@@ -174,7 +178,7 @@ def _of_server(
 def _of_tier(
     fleet: Fleet,
     name: str,
-    tier: sections.Tier,
+    tier: sections.TierSection,
     above: Sequence[ServerNode],
     seed: int,
     macs_per_s: FloatArray,
@@ -224,7 +228,7 @@ def _of_tier(
     )
 
 
-def _names(servers: Mapping[str, sections.Tier]) -> list[list[str]]:
+def _names(servers: Mapping[str, sections.TierSection]) -> list[list[str]]:
     """List the names of the servers of each tier."""
     return [[f"{name}{number}" for number in range(1, tier.count + 1)] for name, tier in servers.items()]
 

@@ -15,14 +15,14 @@ from sfl_sim.system.profiles import FloatArray, available, find, per_client, rea
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sfl_sim.scenario.sections import Network
+    from sfl_sim.scenario.sections import NetworkSection
 
 KEY = "clients.network"
 DIRECTIONS = ("uplink_bps", "downlink_bps")
 
 
 def draw_links(
-    n: int, rng: np.random.Generator, network: Network, macs_per_s: FloatArray | None = None
+    n: int, rng: np.random.Generator, network: NetworkSection, macs_per_s: FloatArray | None = None
 ) -> tuple[Links, Links, FloatArray]:
     """Give each of n clients an uplink, a downlink, and a latency.
 
@@ -147,7 +147,7 @@ def trace_names(trace: str | Sequence[str]) -> list[str]:
     return files
 
 
-def scaled_trace(network: Network) -> ScenarioError | None:
+def scaled_trace(network: NetworkSection) -> ScenarioError | None:
     """Return the note that a trace of the user's own varies around a profile's rates; None if it does not."""
     trace, profile = network.trace, network.profile
     if trace is None or profile is None or trace in available("network/traces"):

@@ -36,7 +36,7 @@ class Power:
     idle_w: list[float]
 
 
-def read_power(n: int, section: sections.Power) -> Power:
+def read_power(n: int, section: sections.PowerSection) -> Power:
     """Make the powers of n clients, with a radio profile or given watts.
 
     The profile's radio draws, at a throughput t, base + alpha * t, where alpha depends on the direction (Huang et al.,

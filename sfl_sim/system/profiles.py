@@ -22,7 +22,7 @@ from sfl_sim.scenario.fields import LARGEST, SMALLEST
 from sfl_sim.scenario.text_files import MAX_TABLE_BYTES, read_text
 
 FloatArray = npt.NDArray[np.float64]
-PerClient = float | Sequence[float] | str
+RatePerClient = float | Sequence[float] | str
 """A setting that holds for all clients, or one for each, or the CSV file with a column of them."""
 
 MAX_ROWS = 1_000_000
@@ -55,7 +55,7 @@ def _folder(kind: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Table:
+class ProfileTable:
     """Cells of a profile by column, and the line in the file of each row."""
 
     path: Path
@@ -110,7 +110,7 @@ class Table:
             )
 
 
-def per_client(value: PerClient, n: int, key: str, *, zero_allowed: bool = False) -> FloatArray:
+def per_client(value: RatePerClient, n: int, key: str, *, zero_allowed: bool = False) -> FloatArray:
     """Expand `value` to n numbers above 0 (or 0, if that is allowed), one per client.
 
     Raises:
@@ -141,7 +141,7 @@ def _in_range(values: FloatArray) -> npt.NDArray[np.bool_]:
     return np.asarray((sizes <= LARGEST) & ((sizes >= SMALLEST) | (values == 0)))
 
 
-def read_table(path: Path, needed: Sequence[str], key: str) -> Table:
+def read_table(path: Path, needed: Sequence[str], key: str) -> ProfileTable:
     """Read the CSV file at `path`, which must have the columns `needed` and a row; other columns are not checked.
 
     Raises:
@@ -151,7 +151,7 @@ def read_table(path: Path, needed: Sequence[str], key: str) -> Table:
 
 
 @lru_cache(maxsize=8)  # what-if studies read the same profiles again and again
-def _table(path: Path, needed: Sequence[str], key: str, text: str) -> Table:
+def _table(path: Path, needed: Sequence[str], key: str, text: str) -> ProfileTable:
     error = partial(ScenarioError, key=key, file=str(path))
     try:
         rows = _rows(text)
@@ -180,10 +180,10 @@ def _table(path: Path, needed: Sequence[str], key: str, text: str) -> Table:
 
     columns_of_cells = zip(*(cells for _, cells in rows), strict=True)
     by_name = {name: list(cells) for name, cells in zip(heading, columns_of_cells, strict=True)}
-    return Table(path, key, [line for line, _ in rows], by_name)
+    return ProfileTable(path, key, [line for line, _ in rows], by_name)
 
 
-def read_row(path: Path, needed: Sequence[str], key: str) -> Table:
+def read_row(path: Path, needed: Sequence[str], key: str) -> ProfileTable:
     """Read a CSV file as `read_table` does, and raise ScenarioError if it has more than one row."""
     table = read_table(path, needed, key)
     if len(table.lines) > 1:

@@ -13,7 +13,7 @@ from sfl_sim.ops import SERVER, ServerNode
 from sfl_sim.system.profiles import FloatArray, read_table
 
 if TYPE_CHECKING:
-    from sfl_sim.scenario.sections import Tier as Section
+    from sfl_sim.scenario.sections import TierSection as Section
 
 
 def parents(tiers: Mapping[str, Section]) -> dict[str, list[ServerNode]]:

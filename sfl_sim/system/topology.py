@@ -12,9 +12,9 @@ import networkx as nx
 import numpy as np
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.optional_sections import Directions, Shared
+from sfl_sim.scenario.optional_sections import Shared, UpAndDown
 from sfl_sim.scenario.text_files import MAX_TABLE_BYTES, read_text
-from sfl_sim.system.profiles import Table, read_table
+from sfl_sim.system.profiles import ProfileTable, read_table
 
 KEY = "clients.network.shared"
 COLUMNS = ("from", "to", "capacity_bps")
@@ -141,10 +141,10 @@ def build_topology(
     return Topology(graph, n_clients, tiers, tier=tier)
 
 
-def _connect(graph: nx.DiGraph[str], below: str, above: str, capacity_bps: float | Directions | None) -> None:
+def _connect(graph: nx.DiGraph[str], below: str, above: str, capacity_bps: float | UpAndDown | None) -> None:
     """Add an edge in each direction, each with its capacity; None is no limit."""
-    up_bps = capacity_bps.up if isinstance(capacity_bps, Directions) else capacity_bps
-    down_bps = capacity_bps.down if isinstance(capacity_bps, Directions) else capacity_bps
+    up_bps = capacity_bps.up if isinstance(capacity_bps, UpAndDown) else capacity_bps
+    down_bps = capacity_bps.down if isinstance(capacity_bps, UpAndDown) else capacity_bps
     graph.add_edge(below, above, capacity_bps=up_bps)
     graph.add_edge(above, below, capacity_bps=down_bps)
 
@@ -167,7 +167,7 @@ def _read_graph(file: Path, n_clients: int) -> nx.DiGraph[str]:
             {"from": start, "to": end, "capacity_bps": graph.edges[start, end].get("capacity_bps")}
             for start, end in graph.edges
         ]
-        table = Table(
+        table = ProfileTable(
             file,
             key,
             [0] * len(rows),
@@ -178,7 +178,7 @@ def _read_graph(file: Path, n_clients: int) -> nx.DiGraph[str]:
     return _graph(table, n_clients)
 
 
-def _graph(table: Table, n_clients: int) -> nx.DiGraph[str]:
+def _graph(table: ProfileTable, n_clients: int) -> nx.DiGraph[str]:
     starts, ends, limits = (table.columns[column] for column in COLUMNS)
     clients = set(map(client_name, range(n_clients)))
     for column in ("from", "to"):
@@ -199,6 +199,6 @@ def _graph(table: Table, n_clients: int) -> nx.DiGraph[str]:
     return graph
 
 
-def _rows(table: Table, chosen: list[int]) -> Table:
+def _rows(table: ProfileTable, chosen: list[int]) -> ProfileTable:
     columns = {name: [cells[row] for row in chosen] for name, cells in table.columns.items()}
     return replace(table, lines=[table.lines[row] for row in chosen], columns=columns)

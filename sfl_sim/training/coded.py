@@ -220,7 +220,7 @@ def in_memory(x: Tensor, stride: Sequence[int]) -> Tensor:
     return x if x.stride() == stride else torch.empty_strided(x.shape, stride, dtype=x.dtype).copy_(x)
 
 
-class Update(Bundle):
+class ReceivedUpdate(Bundle):
     """A trained model on its way up, of which the difference to what its client has downloaded travels, coded.
 
     Its copy is the model that arrives. Floating buffers, and a velocity, travel as they are.
@@ -307,7 +307,7 @@ class Learned(Bundle):
 
     __slots__ = ("codec",)
 
-    def __init__(self, update: Update) -> None:
+    def __init__(self, update: ReceivedUpdate) -> None:
         super().__init__([update.sent])  # type: ignore[list-item]
         self.codec = update.codec
 
@@ -359,6 +359,6 @@ class KeepError(Step):
 
     name = "error"
 
-    def run(self, error: State, update: Update) -> None:
+    def run(self, error: State, update: ReceivedUpdate) -> None:
         """Set the content to the lost part (1, m) of each message."""
         error.content = [difference - arrived for difference, _, arrived in update.differences()]

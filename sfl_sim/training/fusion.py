@@ -76,7 +76,7 @@ class TrainFused(Train):
 
 @dataclass(frozen=True)
 class Differentiate(Train):
-    """`Train` without its optimiser step: the parameters' gradients wait in the state for `Update`."""
+    """`Train` without its optimiser step: the parameters' gradients wait in the state for `UpdateFromFused`."""
 
     def run(self, part: Replica | Joined, data: Value) -> Tensor | None:
         """Give the gradient at the input, as `Train`."""
@@ -84,7 +84,7 @@ class Differentiate(Train):
 
 
 @dataclass(frozen=True)
-class Update(Step):
+class UpdateFromFused(Step):
     """The optimiser step that `Differentiate` left out in step `tau`, from mbar; free, as every optimiser step."""
 
     optimiser: Optimiser

@@ -217,7 +217,7 @@ class CoClipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class SummedNorms:
     """Rule that sums the squared gradient norm, without weight decay, over a round's steps, and changes nothing."""
 
     def __call__(self, weights: Weights, weight_decay: float) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sfl_sim.cli.live_table import Progress, Row
+from sfl_sim.cli.live_table import StudyProgress, TrialRow
 from sfl_sim.engine.rounds import Round
 from sfl_sim.runs.news import Began, Counted, Ended, Failed, Reused
 from sfl_sim.store import Failure
@@ -39,7 +39,7 @@ def clock():
 
 def test_it_says_what_every_variant_is_at(clock):
     names = ["first", "second", "third", "fourth", "fifth"]
-    progress = Progress([Row(name, 4) for name in names], clock)
+    progress = StudyProgress([TrialRow(name, 4) for name in names], clock)
     progress.notify(Reused(1, Path("reports/small")))
     progress.notify(Began(0))
     clock.now_s += 10
@@ -60,7 +60,7 @@ def test_it_says_what_every_variant_is_at(clock):
 
 
 def test_work_within_a_round_is_told_and_is_no_round(clock):
-    progress = Progress([Row("first", 4)], clock)
+    progress = StudyProgress([TrialRow("first", 4)], clock)
     progress.notify(Began(0))
     clock.now_s += 5
     progress.notify(ended(0, 1))
@@ -71,7 +71,7 @@ def test_work_within_a_round_is_told_and_is_no_round(clock):
 
 
 def test_rounds_of_an_interrupted_run_took_no_time_of_this_one(clock):
-    progress = Progress([Row("first", 100)], clock)
+    progress = StudyProgress([TrialRow("first", 100)], clock)
     progress.notify(Began(0, after=50))
     assert printed(progress)[1] == "first running 50/100"
     clock.now_s += 10
@@ -82,7 +82,7 @@ def test_rounds_of_an_interrupted_run_took_no_time_of_this_one(clock):
 
 
 def test_a_round_that_is_late_is_not_there_in_less_than_no_time(clock):
-    progress = Progress([Row("first", 2)], clock)
+    progress = StudyProgress([TrialRow("first", 2)], clock)
     progress.notify(Began(0))
     clock.now_s += 10
     progress.notify(ended(0, 1, accuracy=None))
@@ -91,7 +91,7 @@ def test_a_round_that_is_late_is_not_there_in_less_than_no_time(clock):
 
 
 def test_of_200_variants_a_small_screen_shows_those_that_run_or_failed_and_the_last_that_ended(clock):
-    progress = Progress([Row(f"variant {i}", 1) for i in range(200)], clock)
+    progress = StudyProgress([TrialRow(f"variant {i}", 1) for i in range(200)], clock)
     for number in range(100):
         clock.now_s += 1
         progress.notify(Began(number))
@@ -107,6 +107,6 @@ def test_of_200_variants_a_small_screen_shows_those_that_run_or_failed_and_the_l
 
 
 def test_divergence_is_said(clock):
-    progress = Progress([Row("first", 1)], clock)
+    progress = StudyProgress([TrialRow("first", 1)], clock)
     progress.notify(ended(0, 1, loss=float("nan")))
     assert printed(progress)[1] == "first done 1/1 1 min diverged, loss nan"

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfl_sim.engine.choices import CHOICES, Candidates, Choice, find_choice, oort, tiers
+from sfl_sim.engine.choices import CHOICES, Candidates, ClientChoice, find_choice, oort, tiers
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
-from sfl_sim.scenario.sections import Choice as Section
+from sfl_sim.scenario.sections import ChoiceSection as Section
 
 NAN = math.nan
 
@@ -101,7 +101,7 @@ def test_a_wrong_choice_or_option_is_told_with_its_key(section, problem):
 
 
 def test_a_choice_of_one_s_own_must_give_clients(monkeypatch):
-    def with_choice(choose: Choice):
+    def with_choice(choose: ClientChoice):
         monkeypatch.setitem(CHOICES, "mine", choose)
         return find_choice(Section(kind="mine"))
 

@@ -10,8 +10,8 @@ from small_world import distance, fleet, task
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.methods.cut_policies import CUT_POLICIES, CutCost, Known, bandit, greedy, makespan, median
-from sfl_sim.methods.seen import ClientRound, Seen
+from sfl_sim.methods.cut_policies import CUT_POLICIES, CutCost, PolicyInput, bandit, greedy, makespan, median
+from sfl_sim.methods.seen import ClientRound, ObservedTimes
 from sfl_sim.methods.smofi import SmofiOptions
 from sfl_sim.methods.splitfed_v1 import V1Options
 from sfl_sim.models.cuts import LASTING
@@ -29,8 +29,8 @@ def run(policy, rounds=4, world=None, cuts=(1, 2), name="splitfed_v1", options=N
 
 
 def told(*clients, server=(1e6, 1e-3), workers=1):
-    """A `Seen` after one round: of each client the rate of its device in MACs and of its links in bytes per second."""
-    seen = Seen(workers)
+    """`ObservedTimes` after one round: of each client the rate of its device (MAC/s) and of its links (bytes/s)."""
+    seen = ObservedTimes(workers)
     seen.learn(1, {c: (1.0, macs, 1.0, link, 1.0, link) for c, (macs, link) in enumerate(clients)}, server)
     return seen
 
@@ -42,7 +42,7 @@ def known(seen, held=None, costs=None, batches=1):
         for cut, macs, n_bytes in ((1, 10e6, 65536), (2, 40e6, 16384), (3, 80e6, 4096))
     }
     samples, n_batches = (lambda c: 16 * batches), (lambda c: batches)
-    return Known(costs or of, seen, held or {}, begins=1, samples=samples, batches=n_batches)
+    return PolicyInput(costs or of, seen, held or {}, begins=1, samples=samples, batches=n_batches)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_client_moves_for_a_tenth_of_its_time_and_not_for_less():
 
 def waiting(queue_s, jobs=1):
     """As `told`, of one client whose jobs have each waited."""
-    seen = Seen()
+    seen = ObservedTimes()
     seen.learn(1, {0: (1.0, 1e9, 1.0, 1e6, 1.0, 1e6, 0.1, jobs, jobs * queue_s)}, (1e6, 1e-3))
     return seen
 
@@ -92,7 +92,10 @@ def test_the_cut_that_a_client_has_is_that_of_its_last_round():
 
 def test_a_bandit_gives_a_cut_that_was_tried_once_another_chance():
     """Means are 10 s of four rounds, 10.5 s of one, and 12 s of one: the second may be better than it was."""
-    seen, lasted_s = Seen(), {1: (1, 10.0), 2: (1, 10.0), 3: (1, 10.0), 4: (1, 10.0), 5: (2, 10.5), 6: (3, 12.0)}
+    seen, lasted_s = (
+        ObservedTimes(),
+        {1: (1, 10.0), 2: (1, 10.0), 3: (1, 10.0), 4: (1, 10.0), 5: (2, 10.5), 6: (3, 12.0)},
+    )
     for number, (_, seconds) in lasted_s.items():
         seen.learn(number, {0: (seconds, 1e9, 0.0, 0.0, 0.0, 0.0)}, (1e6, 1e-3))
     held = {0: {number: cut for number, (cut, _) in lasted_s.items()}}
@@ -201,7 +204,7 @@ def test_whoever_cannot_says_so(name, options, problem):
 
 
 def test_a_policy_is_not_told_how_fast_things_are():
-    """`Known` holds sizes, and what was seen and held; a client that was never seen is like the median of others."""
+    """`PolicyInput` holds sizes, and what was seen and held; a client never seen is like the median of others."""
     seen = told((1e9, 1e6), (3e9, 1e6), (2e9, 1e6))
     assert known(seen).round_s(7, 1) == known(seen).round_s(2, 1)
     assert ClientRound(1, 1, 1, 1, 1, 1).queue_s == 0

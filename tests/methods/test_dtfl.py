@@ -13,7 +13,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.ahead import UploadOptions
 from sfl_sim.methods.dtfl import DtflOptions, deepest
-from sfl_sim.methods.seen import ClientRound, Seen
+from sfl_sim.methods.seen import ClientRound, ObservedTimes
 from sfl_sim.store import places
 from sfl_sim.testing import bits, simulate
 
@@ -44,7 +44,7 @@ def test_slow_phones_hold_fewer_layers():
 
 def test_decisions_follow_from_what_was_seen_and_from_nothing_else():
     """A method on another fleet decides alike, if it is told that it has seen the same."""
-    options, told = DtflOptions(tiers=[1, 2]), Seen()
+    options, told = DtflOptions(tiers=[1, 2]), ObservedTimes()
     told.rounds = {c: {1: ClientRound(s, 1e4, 0.1, 1e4, 0.1, 1e4)} for c, s in enumerate((50.0, 1.0, 0.5))}
     told._server_macs, told._server_s = 1e6, 1.0
     chosen = []
@@ -118,12 +118,12 @@ def test_what_is_seen_is_what_was_recorded():
     assert seen.up_bps(0) == pytest.approx(8e5)
     assert seen.macs_per_s(7) == pytest.approx(1e5), "the median, of a client that has not been seen"
     assert seen.server_macs_per_s == pytest.approx(world.server_macs_per_s)
-    assert Seen().up_bps(0) is None
+    assert ObservedTimes().up_bps(0) is None
     assert np.isfinite(seen.down_bps(1))
 
 
 def test_newer_rounds_count_more():
-    seen = Seen()
+    seen = ObservedTimes()
     seen.rounds = {
         0: {1: ClientRound(1, 8, 0, 0, 0, 0), 2: ClientRound(1, 4, 0, 0, 0, 0), 3: ClientRound(1, 2, 0, 0, 0, 0)}
     }

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.methods import METHODS
-from sfl_sim.methods.fsl_sage import Align, FslSage, SageOptions, TrainAndStore
+from sfl_sim.methods.fsl_sage import FslSage, SageAlign, SageOptions, TrainAndStore
 from sfl_sim.ops import SERVER, State, Value, on
 from sfl_sim.store import places
 from sfl_sim.testing import simulate
@@ -61,7 +61,7 @@ def test_the_golden_alignment():
     (weights,) = head.part.views(head.weights.flat)
     weights.copy_(torch.tensor([[1.0], [0.0]]))
     stored, target = Value("smashed", samples=2, content=(z, labels)), Value("gradients", samples=2, content=goal)
-    Align(Sgd(1.0), epochs=1).run(head, stored, target)
+    SageAlign(Sgd(1.0), epochs=1).run(head, stored, target)
     moved = torch.tensor([[1.0], [0.0]], dtype=torch.float64) - weights
     assert moved.flatten().tolist() == pytest.approx([0.5815569, -0.5815569], abs=1e-7)
 
@@ -79,7 +79,7 @@ def test_more_epochs_bring_the_heads_gradients_nearer():
         return float((x.grad - goal.content).square().sum())
 
     before = apart()
-    Align(Adam(1e-2), epochs=50).run(head, stored, goal)
+    SageAlign(Adam(1e-2), epochs=50).run(head, stored, goal)
     assert apart() < 0.8 * before
 
 

@@ -12,7 +12,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS, Task
 from sfl_sim.methods.cyclesl import CycleOptions, CycleSL, TrainPool, pool_sizes
 from sfl_sim.methods.epsl import EpslOptions, TrainAggregated
-from sfl_sim.methods.locfedmix import MixOptions, Pair, TrainMixed, mixtures
+from sfl_sim.methods.locfedmix import MixedPair, MixOptions, TrainMixed, mixtures
 from sfl_sim.methods.mergesfl import MergeSFL
 from sfl_sim.methods.pooled import TrainMerged, dispatched
 from sfl_sim.methods.s2fl import S2FL, S2Options, balanced, imbalance
@@ -137,7 +137,7 @@ def test_the_golden_mixture():
     """s = 1 (label 0) and 3 (label 1), shares 0.25, w2 = (0, 1), k = (0.5, 0.5), learning rate 0.5."""
     part2, w2 = scalar_part2([0.0, 1.0])
     values = {0: smashed([1.0], [0]), 1: smashed([3.0], [1])}
-    step = TrainMixed(Sgd(0.5), (0.5, 0.5), (Pair(0, 1, 0.25), Pair(1, 0, 0.25)))
+    step = TrainMixed(Sgd(0.5), (0.5, 0.5), (MixedPair(0, 1, 0.25), MixedPair(1, 0, 0.25)))
     whole = step.out(part2, list(values.values()))
     whole.content = step.run(part2, list(values.values()))
     assert w2.flatten().tolist() == pytest.approx([0.4688743, 0.5311257], abs=1e-7)
@@ -156,7 +156,7 @@ def test_mixtures_reach_no_client():
 def test_a_share_of_one_trains_the_server_twice_as_much():
     values = [smashed([1.0], [0]), smashed([3.0], [1])]
     moved = []
-    for pairs in ((), (Pair(0, 1, 1.0), Pair(1, 0, 1.0))):
+    for pairs in ((), (MixedPair(0, 1, 1.0), MixedPair(1, 0, 1.0))):
         part2, w2 = scalar_part2([0.0, 1.0])
         TrainMixed(Sgd(0.5), (0.5, 0.5), pairs).run(part2, values)
         moved.append(w2 - torch.tensor([[0.0], [1.0]]))

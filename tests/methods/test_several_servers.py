@@ -15,7 +15,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.chain import CHAINS, chain
 from sfl_sim.methods.hierarchical import hierarchical
-from sfl_sim.methods.tiers import Tier, Tiers, at
+from sfl_sim.methods.tiers import ServedTier, Tiers, at
 from sfl_sim.ops import AGGREGATOR, SERVER, Lost, ServerNode, aggregator_of, expect, on, par, send
 from sfl_sim.scenario.load import parse
 from sfl_sim.store import places
@@ -45,7 +45,7 @@ def tiers(*counts, cuts=(), every=1, homes=None):
     above = [[up[k * len(up) // len(own)] for k in range(len(own))] for own, up in pairs]
     every = [every] * len(counts) if isinstance(every, int) else every
     cuts = cuts or [None] * len(counts)
-    made = [Tier(*one) for one in zip(servers, above, cuts, every, strict=True)]
+    made = [ServedTier(*one) for one in zip(servers, above, cuts, every, strict=True)]
     first = servers[0]
     return Tiers(made, homes or (lambda round: [first[c % len(first)] for c in range(len(SAMPLES))]))
 

@@ -16,7 +16,7 @@ from sfl_sim.metrics.critical_path import WAITING, Dependencies, critical_path
 from sfl_sim.metrics.precedence import Ops, requested_after
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
-from sfl_sim.sim.trace import Entry, Fork, trace
+from sfl_sim.sim.trace import Fork, PlannedOperation, trace
 from sfl_sim.system.cost import PlainProcessor
 from sfl_sim.training.timing import Timing
 
@@ -179,7 +179,9 @@ def test_precedences_are_those_of_the_flow(name, alike):
     told = [tuple(row) for row in rows[["node", "kind", "step", "client"]].tolist()]
     found = {told[row]: told[cause] for row, cause in enumerate(before)}
     branches = [item.branches for item in trace(method.round(1, range(n)), simulator.prices) if isinstance(item, Fork)]
-    chains = [[key(entry) for entry in branch if isinstance(entry, Entry)] for fork in branches for branch in fork]
+    chains = [
+        [key(entry) for entry in branch if isinstance(entry, PlannedOperation)] for fork in branches for branch in fork
+    ]
     pairs = [pair for chain in chains for pair in pairwise(chain)]
     assert pairs
     assert [found[after] for _, after in pairs] == [one for one, _ in pairs]

@@ -9,12 +9,12 @@ from small_world import fleet, simulate, task
 
 from sfl_sim.methods import METHODS
 from sfl_sim.metrics.energy import client_joule, op_joule
-from sfl_sim.scenario.optional_sections import Power
+from sfl_sim.scenario.optional_sections import PowerSection
 from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.system.power import read_power
 from sfl_sim.system.presence import Presence
 
-LTE = Power(compute_w=3.0, radio="lte")
+LTE = PowerSection(compute_w=3.0, radio="lte")
 ALPHA_UP, ALPHA_DOWN, BASE_W = 0.43839, 0.05197, 1.28804  # W per Mbit/s, W per Mbit/s, W: Huang et al., Table 4
 
 
@@ -37,7 +37,7 @@ def test_computing_and_sending_by_hand():
 
 def test_given_watts_replace_a_radio_profile():
     rows = rows_of(("uplink", 1, 0, 8, 2e6), ("downlink", 0, 8, 9, 2e6))
-    power = read_power(2, Power(compute_w=3.0, uplink_w=[1.0, 2.0], downlink_w=0.5))
+    power = read_power(2, PowerSection(compute_w=3.0, uplink_w=[1.0, 2.0], downlink_w=0.5))
     assert op_joule(rows, power) == pytest.approx([16, 0.5])
 
 
@@ -49,7 +49,7 @@ def test_participants_use_idle_power_while_waiting_and_overlap_counts_once():
     )  # fmt: skip
     power = {"compute_w": 1.0, "uplink_w": 1.0, "downlink_w": 1.0}
     awake, asleep = (
-        client_joule(rows, read_power(4, Power(**power, idle_w=w)), [0, 1, 2], 0.0, 10.0) for w in (0.1, 0.0)
+        client_joule(rows, read_power(4, PowerSection(**power, idle_w=w)), [0, 1, 2], 0.0, 10.0) for w in (0.1, 0.0)
     )
     assert asleep == pytest.approx([4 + 4 + 2 + 1, 10, 0, 0])
     assert awake - asleep == pytest.approx([0.3, 0, 1.0, 0])
@@ -59,7 +59,7 @@ def test_an_absent_client_uses_no_energy():
     """Client 0 is there from 2 to 5 s and from 8 to 11 s of each 12 s: it computes for 1 s, and for 2 + 1 s of 6 s."""
     rows = rows_of(("client", 0, 2, 3, 0), ("client", 0, 3, 9, 0), ("client", 1, 3, 9, 0))
     presence = [Presence([(2, 5), (8, 11)], period_s=12), Presence([(0, 1)], period_s=1)]
-    power = read_power(2, Power(compute_w=1.0, uplink_w=1.0, downlink_w=1.0, idle_w=0.1))
+    power = read_power(2, PowerSection(compute_w=1.0, uplink_w=1.0, downlink_w=1.0, idle_w=0.1))
     assert op_joule(rows, power, presence) == pytest.approx([1, 3, 6])
     assert client_joule(rows, power, [0, 1], 0.0, 12.0, presence) == pytest.approx([4 + 0.2, 6 + 0.6])
 
@@ -110,5 +110,5 @@ def test_idle_power_equal_to_compute_power_gives_the_energy_of_computing_all_the
         started_s = free_s[client] + max(0.0, gap_s)
         free_s[client] = ended_s = min(started_s + length_s, 10.0)
         laid.append(("client", client, min(started_s, ended_s), ended_s, 0))
-    power = read_power(5, Power(compute_w=compute_w, uplink_w=1.0, downlink_w=1.0, idle_w=compute_w))
+    power = read_power(5, PowerSection(compute_w=compute_w, uplink_w=1.0, downlink_w=1.0, idle_w=compute_w))
     assert client_joule(rows_of(*laid), power, range(5), 0.0, 10.0) == pytest.approx(5 * [10 * compute_w])

@@ -28,7 +28,7 @@ from sfl_sim.report.load import load
 from sfl_sim.report.pages.landscape import write_landscape
 from sfl_sim.report.pages.privacy import write_privacy
 from sfl_sim.report.pages.run import write_report
-from sfl_sim.report.pages.system import Partition, Preview, write_preview
+from sfl_sim.report.pages.system import PartitionResult, Preview, write_preview
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,7 +118,7 @@ def pages(place: Path) -> Iterator[Path]:
     yield write_report([one], place / "report.html")
     yield write_report([one, other], place / "side by side.html")
     counts = pd.DataFrame([[1, 2], [0, 0]], columns=["cat" + HOSTILE, "dog" + HOSTILE])
-    partitions = [Partition(name + HOSTILE, counts, 4) for name in ("iid", "natural")]
+    partitions = [PartitionResult(name + HOSTILE, counts, 4) for name in ("iid", "natural")]
     yield write_preview(Preview("preview" + HOSTILE, "digits" + HOSTILE, partitions, 1), place / "preview.html")
     axes = (Vary("model.cut", (1, 3), ("dw1", "dw2"), base=0), Vary("data.name", ("a", "b"), ("a", "b"), base=1))
     asked = Asked(axes=axes, clients=3, series=(("splitfed_v2", 1.0), ("hydra", 1.2)), trained=(1, 3), status="killed")

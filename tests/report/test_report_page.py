@@ -20,7 +20,7 @@ from sfl_sim.report.about import warnings
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.html_page import Parts, share_plotly, write_page
 from sfl_sim.report.load import load
-from sfl_sim.report.pages.run import SECTIONS, Section, panels, write_report
+from sfl_sim.report.pages.run import SECTIONS, PageSection, panels, write_report
 from sfl_sim.report.panel import Panel
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def test_what_takes_too_much_memory_is_left_out_with_a_sentence_and_all_else_is_
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet = {"The fleet": SECTIONS["The fleet"]}
-    monkeypatch.setattr("sfl_sim.report.pages.run.SECTIONS", fleet | {"Replay": Section(failing(TOO_LARGE))})
+    monkeypatch.setattr("sfl_sim.report.pages.run.SECTIONS", fleet | {"Replay": PageSection(failing(TOO_LARGE))})
     for part in ("headline", "results_table"):
         monkeypatch.setattr(f"sfl_sim.report.pages.run.{part}", failing(TOO_LARGE))
 

@@ -9,7 +9,7 @@ import pytest
 from read_table import read
 
 import sfl_sim
-from sfl_sim.features.whatif.load import Axis
+from sfl_sim.features.whatif.load import ShownAxis
 from sfl_sim.metrics.servers import server_load
 from sfl_sim.report.about import setup_in_words
 from sfl_sim.report.export import export_runs
@@ -125,5 +125,5 @@ def test_what_belongs_to_no_client_keeps_a_server_busy_and_is_no_job() -> None:
 def test_the_first_lines_of_a_page_say_how_many_servers_there_are(frames: Frames) -> None:
     settings = [own for run in frames.runs for own in run.settings.values()]
     assert "behind 3 edge servers, 1 fog servers" in setup_in_words(settings)
-    assert Axis("servers.edge.count", [], [], None, 0).title == "edge servers"
-    assert Axis("server.workers", [], [], None, 0).title == "workers"
+    assert ShownAxis("servers.edge.count", [], [], None, 0).title == "edge servers"
+    assert ShownAxis("server.workers", [], [], None, 0).title == "workers"

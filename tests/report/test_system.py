@@ -21,7 +21,7 @@ from sfl_sim.report.load import load
 from sfl_sim.report.pages import system
 from sfl_sim.report.pages.run import panels
 from sfl_sim.report.pages.system import (
-    Partition,
+    PartitionResult,
     Preview,
     cut_costs,
     holdings_panels,
@@ -241,8 +241,8 @@ PREVIEW = Preview(
     "pets & <others>",
     "pets, shards=1",
     [
-        Partition("seed 0", COUNTS.rename(columns={"fox": "<b>fox"}), 40),
-        Partition("seed 1", COUNTS.iloc[1:].rename(columns={"fox": "<b>fox"}), 30),
+        PartitionResult("seed 0", COUNTS.rename(columns={"fox": "<b>fox"}), 40),
+        PartitionResult("seed 1", COUNTS.iloc[1:].rename(columns={"fox": "<b>fox"}), 30),
     ],
     3,
 )
@@ -278,7 +278,7 @@ def test_a_partition_that_all_seeds_share_is_drawn_once_and_says_so() -> None:
     (alone,) = holdings_panels([(seeds, COUNTS)])[0].figures
     (first, second) = holdings_panels([(seeds[:2], COUNTS), (seeds[2:], COUNTS.iloc[1:])])[0].figures
 
-    table = preview_table(Preview("study", "", [Partition(str(seed), COUNTS, 40) for seed in seeds], 0))
+    table = preview_table(Preview("study", "", [PartitionResult(str(seed), COUNTS, 40) for seed in seeds], 0))
     assert alone[0] == "Same for all 3 seeds"
     assert [row[0].text for row in table.rows] == ["Same for all 3 seeds"]
     assert (first[0], second[0]) == ("seed 0 and 1 more seed", "seed 2")

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sfl_sim.scenario.problems import problems
-from sfl_sim.scenario.sections import Scenario, Train
+from sfl_sim.scenario.sections import Scenario, TrainSection
 
-TRAIN = ", ".join(Train.model_fields)
+TRAIN = ", ".join(TrainSection.model_fields)
 
 
 def said(values):

@@ -11,7 +11,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.data import Dirichlet, DominantLabel, Iid
 from sfl_sim.scenario.grid import set_keys
 from sfl_sim.scenario.load import parse
-from sfl_sim.scenario.sections import Clients, Compute, Method, Network, Scenario, Server
+from sfl_sim.scenario.sections import Clients, Compute, MethodSection, NetworkSection, Scenario, Server
 
 
 def sections(model: type[BaseModel]) -> list[type[BaseModel]]:
@@ -27,7 +27,7 @@ def test_an_empty_scenario_is_a_whole_one():
     assert scenario.data.partition == Iid()
     assert scenario.clients.compute.profile == "ai_benchmark"
     assert scenario.clients.network.profile == "mobiperf"
-    assert scenario.method == Method(name="splitfed_v2")
+    assert scenario.method == MethodSection(name="splitfed_v2")
     assert scenario.report.target_accuracy is None
 
 
@@ -44,14 +44,14 @@ def test_a_bare_value_stands_for_its_section():
     assert Compute.model_validate("phones") == Compute(profile="phones")
     assert Compute.model_validate(2e9) == Compute(profile=None, macs_per_s=2e9)
     assert Compute.model_validate(2) == Compute(profile=None, macs_per_s=2.0)
-    assert Network.model_validate("4g") == Network(profile="4g")
+    assert NetworkSection.model_validate("4g") == NetworkSection(profile="4g")
 
 
 def test_given_rates_need_no_profile():
     assert Compute.model_validate({"macs_per_s": [1.0, 2.0]}).profile is None
-    assert Network.model_validate({"uplink_bps": 1e6, "downlink_bps": [1e6, 2e6]}).profile is None
+    assert NetworkSection.model_validate({"uplink_bps": 1e6, "downlink_bps": [1e6, 2e6]}).profile is None
     assert Compute.model_validate({"macs_per_s": None}).profile == "ai_benchmark"
-    assert Network.model_validate({"profile": None, "trace": "bus.csv"}).trace == "bus.csv"
+    assert NetworkSection.model_validate({"profile": None, "trace": "bus.csv"}).trace == "bus.csv"
 
 
 @pytest.mark.parametrize(
@@ -99,10 +99,10 @@ def test_a_key_that_a_grid_sets_excludes_its_alternatives(key, excluded):
 
 
 def test_a_method_takes_options_of_its_own_and_no_other_section_does():
-    method = Method.model_validate({"name": "hydra", "groups": 4, "plan": {"warm_up": [1, 2]}})
+    method = MethodSection.model_validate({"name": "hydra", "groups": 4, "plan": {"warm_up": [1, 2]}})
 
     assert method.options == {"groups": 4, "plan": {"warm_up": [1, 2]}}
-    assert Method().options == {}
+    assert MethodSection().options == {}
     with pytest.raises(ValidationError):
         Server.model_validate({"groups": 4})
 

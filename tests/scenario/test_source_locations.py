@@ -3,11 +3,11 @@
 import pytest
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.source_locations import Place, SourceLocations
+from sfl_sim.scenario.source_locations import SourceLine, SourceLocations
 
 FILE = SourceLocations(
-    Place("a.yaml"),
-    {"train": Place("a.yaml", 3), "train.lr": Place("a.yaml", 4), "model.cut": Place("a.yaml", 6)},
+    SourceLine("a.yaml"),
+    {"train": SourceLine("a.yaml", 3), "train.lr": SourceLine("a.yaml", 4), "model.cut": SourceLine("a.yaml", 6)},
 )
 
 
@@ -24,15 +24,15 @@ FILE = SourceLocations(
     ],
 )
 def test_a_key_lies_at_its_line_or_at_the_nearest_one(key, line):
-    assert FILE.of(key) == Place("a.yaml", line)
+    assert FILE.of(key) == SourceLine("a.yaml", line)
 
 
 def test_what_is_set_anew_hides_what_was_below_it():
-    places = FILE.over({"train": Place("--set"), "model.name": Place("--set")})
+    places = FILE.over({"train": SourceLine("--set"), "model.name": SourceLine("--set")})
 
-    assert places.of("train.lr") == Place("--set")
-    assert places.of("model.cut") == Place("a.yaml", 6)
-    assert FILE.of("train.lr") == Place("a.yaml", 4)
+    assert places.of("train.lr") == SourceLine("--set")
+    assert places.of("model.cut") == SourceLine("a.yaml", 6)
+    assert FILE.of("train.lr") == SourceLine("a.yaml", 4)
 
 
 def test_keys_rank_in_the_order_in_which_they_were_given():

@@ -37,7 +37,7 @@ from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS, InTurn
 from sfl_sim.sim.plan import stages
 from sfl_sim.sim.station import Hold, first_come
-from sfl_sim.sim.trace import Entry, Fork, NotPlannable, trace
+from sfl_sim.sim.trace import Fork, NotPlannable, PlannedOperation, trace
 from sfl_sim.system.conditions import Conditions, Throttling
 from sfl_sim.system.links import Pattern, RateTrace
 from sfl_sim.system.presence import Presence
@@ -139,7 +139,7 @@ def test_regular_methods_do_the_same_in_every_round(case):
 
 def without_states(found):
     """A trace whose entries can be compared."""
-    if isinstance(found, Entry):
+    if isinstance(found, PlannedOperation):
         return found._replace(state=None)
     if isinstance(found, Expect):
         return found.jobs

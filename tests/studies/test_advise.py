@@ -17,7 +17,7 @@ from sfl_sim.scenario.load import load, parse
 from sfl_sim.studies import advise as adviser
 from sfl_sim.studies.advise import Criteria, find_advice, read_bytes
 from sfl_sim.studies.cut_assignment import Heuristic, Tried, exhaustive
-from sfl_sim.studies.cut_trials import Trial
+from sfl_sim.studies.cut_trials import CutTrial
 from sfl_sim.training.memory import client_memory_bytes
 
 WORLD = {
@@ -48,7 +48,7 @@ def cuts_of(trial):
 
 
 def trial_of(asked):
-    return Trial([variant.scenario for variant in asked.variants], lambda: None)
+    return CutTrial([variant.scenario for variant in asked.variants], lambda: None)
 
 
 def test_seeds_that_draw_other_links_are_other_fleets():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfl_sim.studies.cut_assignment import Bound, Need
+from sfl_sim.studies.cut_assignment import Bound, OwnTime
 
 WHO = (2, 0, 1)
 seconds = st.lists(st.lists(st.integers(1, 20), min_size=3, max_size=3), min_size=3, max_size=3).map(np.array)
@@ -17,7 +17,7 @@ def by_cut(times, server_s, elsewhere_s, who=WHO):
     """Clients need `server_s` (clients, cuts) at the server and `elsewhere_s` besides."""
     own_s = server_s + elsewhere_s
     rows = zip(own_s.T, server_s.T, strict=True)
-    return [{(who, False): Need(times, own, own, server)} for own, server in rows]
+    return [{(who, False): OwnTime(times, own, own, server)} for own, server in rows]
 
 
 @settings(max_examples=60, deadline=None)

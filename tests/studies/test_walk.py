@@ -9,7 +9,7 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import parse
 from sfl_sim.store.columns import BREAKDOWN, PARTS
-from sfl_sim.studies.points import Measured
+from sfl_sim.studies.points import RoundFigures
 from sfl_sim.studies.walk import EVENT_LOOP, RECURSION, Walker
 
 REGULAR = sorted(name for name, method in METHODS.items() if method.regular)
@@ -38,7 +38,7 @@ def in_full(scenario):
 
 def check_against_the_run(scenario, walked, workers=1):
     rows = in_full(scenario)
-    found = Measured(walked, len(rows)).figures(lambda _: workers)
+    found = RoundFigures(walked, len(rows)).figures(lambda _: workers)
     assert found["round_s"] == pytest.approx(rows[-1]["ended_s"] / len(rows), rel=1e-9)
     assert sum(found[f"{part}_s"] for part in PARTS) == pytest.approx(found["round_s"])
     for name in BREAKDOWN:
@@ -139,7 +139,7 @@ def test_a_cut_that_changes_from_round_to_round_is_walked_round_by_round():
 
 def test_clients_spend_their_rounds_completely():
     one = scenario(clients={"participation": 0.4, "network": {"latency_s": 0.02}})
-    measured = Measured(Walker(one).walk(one), 4)
+    measured = RoundFigures(Walker(one).walk(one), 4)
     clients = measured.clients()
     spent_s = clients[[f"{name}_s" for name in ("device", "uplink", "queue", "server", "downlink", "rest")]].sum(axis=1)
     rounds_s = [row["ended_s"] - row["started_s"] for row in in_full(one)]
@@ -156,10 +156,10 @@ def test_the_server_is_busy_for_the_share_of_its_lanes_that_jobs_take():
     (each,) = walker.walk(one).rounds
     jobs = each.ops[each.ops["node"] == b"server"]
     service_s = (jobs["ended_s"] - jobs["started_s"]).sum()
-    found = Measured(walker.walk(one), 4).figures(lambda _: 1)
+    found = RoundFigures(walker.walk(one), 4).figures(lambda _: 1)
     assert found["server_busy"] == pytest.approx(service_s / each.ended_s)
     assert 0 < found["server_busy"] < 1
-    assert Measured(walker.walk(one), 4).figures(lambda _: float("inf"))["server_busy"] is None
+    assert RoundFigures(walker.walk(one), 4).figures(lambda _: float("inf"))["server_busy"] is None
 
 
 def test_whom_a_method_chooses_does_not_depend_on_how_often_it_is_walked():
@@ -190,7 +190,7 @@ def test_a_first_round_does_not_begin_before_a_client_is_there(lost, tmp_path):
     rows, usual = in_full(late), in_full(scenario(clients={}, method={"name": "splitfed_v2"}))
     assert rows[0]["started_s"] == 100
     assert rows[0]["barrier_s"] == pytest.approx(usual[0]["barrier_s"])
-    found = Measured(Walker(late).walk(late), len(rows)).figures(lambda _: 1)
+    found = RoundFigures(Walker(late).walk(late), len(rows)).figures(lambda _: 1)
     assert found["idle_s"] == 100 / len(rows)
     assert found["round_s"] - found["idle_s"] == pytest.approx(usual[-1]["ended_s"] / len(rows))
 

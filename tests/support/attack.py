@@ -38,7 +38,7 @@ from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.store.columns import PARTS
 from sfl_sim.studies.launch import TrialsFailed
-from sfl_sim.studies.points import Measured
+from sfl_sim.studies.points import RoundFigures
 from sfl_sim.studies.train import run_study
 from sfl_sim.studies.walk import Walker
 
@@ -184,7 +184,7 @@ def what_if_is_the_run(values: Values, _: Path) -> str | None:
     """A what-if's average round is simulated time over rounds, and its parts add up to that."""
     rows = computed(values, None)[1]
     scenario = scenario_of(values)
-    found = Measured(Walker(scenario).walk(scenario), len(rows)).figures(lambda _: 1.0)
+    found = RoundFigures(Walker(scenario).walk(scenario), len(rows)).figures(lambda _: 1.0)
     if not math.isclose(found["round_s"], rows[-1]["ended_s"] / len(rows), rel_tol=1e-9):
         return f"what-if says {found['round_s']} s a round, the run {rows[-1]['ended_s'] / len(rows)} s"
     parts_s = sum(found[f"{part}_s"] for part in PARTS)

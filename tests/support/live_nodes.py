@@ -12,7 +12,7 @@ from sfl_sim import testing
 from sfl_sim.data.batches import Images
 from sfl_sim.features.live import agent
 from sfl_sim.features.live.clock import FOR_EVER_S, Empty, LiveOperations
-from sfl_sim.features.live.links import Key
+from sfl_sim.features.live.links import RunKey
 from sfl_sim.features.live.local import LocalNodes
 from sfl_sim.features.live.machines import Machines
 from sfl_sim.ops import Step
@@ -33,7 +33,7 @@ class SmallImages:
 @contextmanager
 def small_nodes(samples, recipe=SmallImages):
     """Nodes for clients with so many samples each."""
-    machines, recipe = Machines(Key.new(), len(samples)), recipe(sum(samples))
+    machines, recipe = Machines(RunKey.new(), len(samples)), recipe(sum(samples))
     host = "tcp://127.0.0.1"
     local = LocalNodes(machines.nodes, machines.listen(host), machines.key, recipe, host)
     try:

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from sfl_sim.store.schema import Kind, Table
+    from sfl_sim.store.schema import FolderKind, StoredTable
 
 
-def assert_described(table: Table, names: Iterable[str], further: Collection[str] = ()) -> None:
+def assert_described(table: StoredTable, names: Iterable[str], further: Collection[str] = ()) -> None:
     """Every column is in the schema, or one of the `further` ones that the scenario decides, and none is missing."""
     found = set(names)
     assert found <= {*table.columns, *further}, (table.file, found - {*table.columns, *further})
@@ -24,7 +24,7 @@ def assert_described(table: Table, names: Iterable[str], further: Collection[str
     assert not missing, (table.file, missing)
 
 
-def write_table(folder: Path, kind: Kind, name: str, frame: pd.DataFrame, further: Collection[str] = ()) -> None:
+def write_table(folder: Path, kind: FolderKind, name: str, frame: pd.DataFrame, further: Collection[str] = ()) -> None:
     """Write a described table into the folder; without rows it needs no columns."""
     table = tables(kind)[name]
     if len(frame):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.optional_sections import Availability, Power
-from sfl_sim.scenario.sections import Compute, Network
+from sfl_sim.scenario.optional_sections import Availability, PowerSection
+from sfl_sim.scenario.sections import Compute, NetworkSection
 from sfl_sim.system import profiles
 from sfl_sim.system.availability import draw_presence
 from sfl_sim.system.devices import draw_devices
@@ -30,11 +30,11 @@ def draw(kind: str, profile: str | Path) -> None:
         case "devices":
             draw_devices(2, rng, Compute(profile=str(profile)))
         case "network":
-            draw_links(2, rng, Network(profile=str(profile)))
+            draw_links(2, rng, NetworkSection(profile=str(profile)))
         case "network/traces":
-            draw_links(2, rng, Network(profile=None, trace=str(profile)))
+            draw_links(2, rng, NetworkSection(profile=None, trace=str(profile)))
         case "power":
-            read_power(2, Power(compute_w=1.0, radio=str(profile)))
+            read_power(2, PowerSection(compute_w=1.0, radio=str(profile)))
         case "availability":
             draw_presence(2, rng, Availability(profile=str(profile)))
 
@@ -214,7 +214,7 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
 def test_closed_stretches_are_allowed_in_a_trace(tmp_path: Path) -> None:
     ride = tmp_path / "ride.csv"
     ride.write_text(TRACE + "0,0,5\n1,8,0\n2,0,5\n")
-    uplinks, downlinks, _ = draw_links(1, np.random.default_rng(0), Network(profile=None, trace=str(ride)))
+    uplinks, downlinks, _ = draw_links(1, np.random.default_rng(0), NetworkSection(profile=None, trace=str(ride)))
     assert (uplinks[0].mean_bps, downlinks[0].mean_bps) == (4.0, 2.5)
 
 

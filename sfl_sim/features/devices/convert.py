@@ -38,7 +38,7 @@ UNREADABLE = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, T
 """What reading raises of a file of another form."""
 
 
-class Found(NamedTuple):
+class ConvertedTable(NamedTuple):
     """A table that was made: the scenario key that takes it, its name, and its rows."""
 
     key: str
@@ -46,13 +46,13 @@ class Found(NamedTuple):
     rows: pd.DataFrame
 
 
-def convert(form: str, files: Sequence[Path], out: Path) -> list[Found]:
+def convert(form: str, files: Sequence[Path], out: Path) -> list[ConvertedTable]:
     """Read files of a form of `FORMS`, and write what they hold as profiles to a folder, one CSV file each.
 
     Raises:
         ScenarioError: a file cannot be read as this form; nothing is written then.
     """
-    found: list[Found] = []
+    found: list[ConvertedTable] = []
     for part in FORMS[form].together(files):
         try:
             found += FORMS[form].read(*part)
@@ -82,7 +82,7 @@ def convert(form: str, files: Sequence[Path], out: Path) -> list[Found]:
     return found
 
 
-def _trace(name: str, lasts_s: FloatArray, up_bps: FloatArray, down_bps: FloatArray) -> Found:
+def _trace(name: str, lasts_s: FloatArray, up_bps: FloatArray, down_bps: FloatArray) -> ConvertedTable:
     """Make a trace of pieces, each with its seconds and its rates; the first piece's rates close it."""
     counts = (lasts_s > 0) & np.isfinite(up_bps) & np.isfinite(down_bps)
     lasts_s, up_bps, down_bps = lasts_s[counts], up_bps[counts], down_bps[counts]
@@ -93,7 +93,7 @@ def _trace(name: str, lasts_s: FloatArray, up_bps: FloatArray, down_bps: FloatAr
         "uplink_bps": np.append(up_bps, up_bps[0]).round(3),
         "downlink_bps": np.append(down_bps, down_bps[0]).round(3),
     }
-    return Found("clients.network.trace", name, pd.DataFrame(rows))
+    return ConvertedTable("clients.network.trace", name, pd.DataFrame(rows))
 
 
 def _numbers(file: Path) -> FloatArray:
@@ -103,7 +103,7 @@ def _numbers(file: Path) -> FloatArray:
         return np.asarray(np.loadtxt(file, ndmin=2))
 
 
-def read_hsdpa(log: Path) -> Iterator[Found]:
+def read_hsdpa(log: Path) -> Iterator[ConvertedTable]:
     """Read a log of Riiser et al.: Unix time, ms, place, bytes and ms since the row before."""
     rows = _numbers(log)
     lasts_s = rows[:, 5] / 1000
@@ -111,13 +111,13 @@ def read_hsdpa(log: Path) -> Iterator[Found]:
     yield _trace(log.stem, lasts_s, rates_bps, rates_bps)
 
 
-def read_pensieve(cooked: Path) -> Iterator[Found]:
+def read_pensieve(cooked: Path) -> Iterator[ConvertedTable]:
     """Read Pensieve's cooked form: seconds, and Mbit/s since the row before."""
     times_s, rates_mbps = _numbers(cooked)[:, :2].T
     yield _trace(cooked.stem, np.diff(times_s), 1e6 * rates_mbps[1:], 1e6 * rates_mbps[1:])
 
 
-def read_mahimahi(up: Path, down: Path) -> Iterator[Found]:
+def read_mahimahi(up: Path, down: Path) -> Iterator[ConvertedTable]:
     """Read Mahimahi's lists of ms at which a packet of 1504 bytes may pass; the shorter list gives the period."""
     lists_s = [_numbers(path)[:, 0] / 1000 for path in (up, down)]
     period_s = min(times_s[-1] for times_s in lists_s)
@@ -127,7 +127,7 @@ def read_mahimahi(up: Path, down: Path) -> Iterator[Found]:
     yield _trace(_without_direction(up), lasts_s, ups, downs)
 
 
-def read_fcc(*tables: Path) -> Iterator[Found]:
+def read_fcc(*tables: Path) -> Iterator[ConvertedTable]:
     """Read the FCC's raw tables of downloads (httpgetmt, webget) and uploads (httppostmt): a trace for each unit."""
     found: dict[str, list[pd.DataFrame]] = defaultdict(list)
     for table in tables:
@@ -158,7 +158,7 @@ def _width(table: Path) -> int:
         return len(file.readline().split(","))
 
 
-def read_ucc_5g(log: Path) -> Iterator[Found]:
+def read_ucc_5g(log: Path) -> Iterator[ConvertedTable]:
     """Read a log of G-NetTrack Pro, as UCC's 4G and 5G data: DL_bitrate and UL_bitrate in kbit/s, at each second."""
     rows = pd.read_csv(log, na_values="-")
     rows["Timestamp"] = pd.to_datetime(rows["Timestamp"].astype(str), format="%Y.%m.%d_%H.%M.%S")
@@ -167,7 +167,7 @@ def read_ucc_5g(log: Path) -> Iterator[Found]:
     yield _trace(log.stem, lasts_s, rates["UL_bitrate"].to_numpy(float), rates["DL_bitrate"].to_numpy(float))
 
 
-def read_mobiperf(*files: Path) -> Iterator[Found]:
+def read_mobiperf(*files: Path) -> Iterator[ConvertedTable]:
     """Read MobiPerf's JSON: the mean rate of each TCP test, and of these quantiles by direction, every 0.05."""
     rates_bps: dict[bool, list[float]] = defaultdict(list)
     for file in files:
@@ -191,14 +191,14 @@ def _json(file: Path) -> list[dict[str, Any]]:
     return found if isinstance(found, list) else list(found.values()) if "type" not in found else [found]
 
 
-def _links(name: str, up_bps: Sequence[float], down_bps: Sequence[float], step: float) -> Found:
+def _links(name: str, up_bps: Sequence[float], down_bps: Sequence[float], step: float) -> ConvertedTable:
     grid = np.linspace(0, 1, round(1 / step) + 1)
     rows = {
         "quantile": grid.round(4),
         "uplink_bps": np.quantile(up_bps, grid).round(1),
         "downlink_bps": np.quantile(down_bps, grid).round(1),
     }
-    return Found("clients.network.profile", name, pd.DataFrame(rows))
+    return ConvertedTable("clients.network.profile", name, pd.DataFrame(rows))
 
 
 class _OnlyData(pickle.Unpickler):
@@ -216,17 +216,17 @@ def _unpickled(file: Path) -> dict[Any, dict[str, Any]]:
     return found
 
 
-def read_fedscale_capacity(file: Path) -> Iterator[Found]:
+def read_fedscale_capacity(file: Path) -> Iterator[ConvertedTable]:
     """Read FedScale's client_device_capacity: ms an image, for MobileNet-V2 we assume, and kbit/s both ways."""
     clients = _unpickled(file)
     frames_ms = [float(client["computation"]) for client in clients.values()]
     rows = {"device": [f"client {key}" for key in clients], "ms_per_frame": frames_ms, "reference_macs": REFERENCE_MACS}
-    yield Found("clients.compute.profile", "devices", pd.DataFrame(rows))
+    yield ConvertedTable("clients.compute.profile", "devices", pd.DataFrame(rows))
     rates_bps = [1000 * float(client["communication"]) for client in clients.values()]
     yield _links("links", rates_bps, rates_bps, 0.01)
 
 
-def read_fedscale_behaviour(file: Path) -> Iterator[Found]:
+def read_fedscale_behaviour(file: Path) -> Iterator[ConvertedTable]:
     """Read FedScale's client_behave_trace: a client is there from each `active` to the next `inactive`."""
     rows: list[tuple[Any, float, float, float]] = []
     for client, trace in _unpickled(file).items():
@@ -236,7 +236,7 @@ def read_fedscale_behaviour(file: Path) -> Iterator[Found]:
     yield _availability(rows)
 
 
-def read_flash(file: Path) -> Iterator[Found]:
+def read_flash(file: Path) -> Iterator[ConvertedTable]:
     """Read FLASH's states: a client is there while it charges, is on Wi-Fi, and its screen is off or locked.
 
     Seconds count from the midnight before its first message, and its period is whole days.
@@ -274,9 +274,9 @@ FLASH_STATES = {
 """What a message says of a phone."""
 
 
-def _availability(rows: Sequence[tuple[Any, float, float, float]]) -> Found:
+def _availability(rows: Sequence[tuple[Any, float, float, float]]) -> ConvertedTable:
     table = pd.DataFrame(rows, columns=["client", "start_s", "end_s", "period_s"])
-    return Found("clients.availability.profile", "availability", table[table["end_s"] > table["start_s"]])
+    return ConvertedTable("clients.availability.profile", "availability", table[table["end_s"] > table["start_s"]])
 
 
 def _alone(files: Sequence[Path]) -> list[tuple[Path, ...]]:
@@ -315,7 +315,7 @@ class Form(NamedTuple):
         about: what was done, for the head of the tables.
     """
 
-    read: Callable[..., Iterator[Found]]
+    read: Callable[..., Iterator[ConvertedTable]]
     together: Callable[[Sequence[Path]], list[tuple[Path, ...]]]
     about: str
 

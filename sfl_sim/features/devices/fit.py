@@ -30,7 +30,7 @@ from sfl_sim.system.cost import (
     read_cost,
     work_of_amounts,
 )
-from sfl_sim.system.profiles import FloatArray, Table, read_table
+from sfl_sim.system.profiles import FloatArray, ProfileTable, read_table
 
 KEY = "devices fit"
 REFERENCE_MACS = 300_774_272
@@ -343,17 +343,17 @@ def _own_profile(cost: str, own: Own, source: str) -> str:
     return header + ",".join(row) + "\n" + ",".join(f"{value:.12g}" for value in row.values()) + "\n"
 
 
-def _tells_work(table: Table, row: int) -> bool:
+def _tells_work(table: ProfileTable, row: int) -> bool:
     """Return True if the row says itself what it computes, as those of `sfl-sim devices measure` do."""
     return all(column in table.columns and table.columns[column][row] for column in WORK_COLUMNS)
 
 
-def _told_work(table: Table, row: int) -> Work:
+def _told_work(table: ProfileTable, row: int) -> Work:
     """Return the work that the row tells of its whole mini-batch."""
     return work_of_amounts({column: float(_amounts(table, column)[row]) for column in WORK_COLUMNS})
 
 
-def _amounts(table: Table, column: str) -> FloatArray:
+def _amounts(table: ProfileTable, column: str) -> FloatArray:
     """Read a column of amounts, 0 and above, in which cells may be empty: they count as 0."""
     filled = replace(table, columns={**table.columns, column: [cell or "0" for cell in table.columns[column]]})
     numbers = filled.numbers(column)
@@ -361,11 +361,11 @@ def _amounts(table: Table, column: str) -> FloatArray:
     return numbers
 
 
-def _cell(table: Table, column: str, row: int) -> str:
+def _cell(table: ProfileTable, column: str, row: int) -> str:
     return table.columns[column][row] if column in table.columns else ""
 
 
-def _numbers(table: Table, column: str, default: float) -> FloatArray:
+def _numbers(table: ProfileTable, column: str, default: float) -> FloatArray:
     """Read a column of numbers above 0, in which cells may be empty or `UNKNOWN`: they count as `default`."""
     cells = ["" if cell == UNKNOWN else cell for cell in table.columns.get(column, [""] * len(table.lines))]
     filled = replace(table, columns={**table.columns, column: [cell or "1" for cell in cells]})
@@ -382,7 +382,7 @@ def work_cells(work: Work) -> dict[str, str]:
     return {column: f"{found[column]:.12g}" for column in WORK_COLUMNS}
 
 
-def _work(table: Table, row: int, name: str, side: int) -> Work:
+def _work(table: ProfileTable, row: int, name: str, side: int) -> Work:
     """Return the work of one image through a network of torchvision."""
     from torchvision import models
 
@@ -405,5 +405,5 @@ def _image_work(name: str, side: int) -> Work:
     return sample_work([layer])
 
 
-def _problem(table: Table, row: int, text: str, found: object, allowed: str | list[str]) -> ScenarioError:
+def _problem(table: ProfileTable, row: int, text: str, found: object, allowed: str | list[str]) -> ScenarioError:
     return ScenarioError(text, key=KEY, file=str(table.path), line=table.lines[row], found=found, allowed=allowed)

@@ -33,7 +33,7 @@ MAX_S = 2.0
 SMALL_LR = 1e-9
 """Learning rate, so small that weights stay what they are however often a step runs."""
 
-Timed = tuple[str, str, Callable[[], object], Part]
+TimedCall = tuple[str, str, Callable[[], object], Part]
 """A part's name, `forward` or `step`, what runs it once, and the part."""
 
 
@@ -98,7 +98,7 @@ def measure(
                 notify(f"{what} of {batch}: {middle_ms:.3g} ms")
 
 
-def _timed(task: Task, parts: Sequence[Replica], batch: int) -> Iterator[Timed]:
+def _timed(task: Task, parts: Sequence[Replica], batch: int) -> Iterator[TimedCall]:
     """Generate what is measured: the whole, or part-1 and part-2, on the first `batch` samples, repeated if too few."""
     images = task.data.images
     assert images is not None, "a task with a device has samples"

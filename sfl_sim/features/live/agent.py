@@ -20,7 +20,7 @@ from torch import Tensor
 from zmq.utils.monitor import parse_monitor_message
 
 from sfl_sim.errors import ScenarioError, in_short
-from sfl_sim.features.live.links import Key, address_of
+from sfl_sim.features.live.links import RunKey, address_of
 from sfl_sim.features.live.pickles import ForeignCode, Name, read, written
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Joined
@@ -53,7 +53,7 @@ class Pace:
     links: dict[bytes, tuple[float, float]]
 
 
-class Measured(NamedTuple):
+class MeasuredOperation(NamedTuple):
     """What a node reports of an operation that has ended, in seconds of its own clock.
 
     Attributes:
@@ -111,7 +111,7 @@ class Agent:
         self._ended = asyncio.Event()
         self._problem = ""
 
-    async def serve(self, driver: str, key: Key, server: str = "tcp://127.0.0.1") -> None:
+    async def serve(self, driver: str, key: RunKey, server: str = "tcp://127.0.0.1") -> None:
         """Take orders of the driver at an address until it says that all is over, or goes away.
 
         Args:
@@ -248,7 +248,7 @@ class Agent:
             wall_s = now_s() - began_s
             if self._pace:
                 time.sleep(max(0.0, began_s + self._pace.factor * cpu_s - now_s()))
-            self.report("done", job, Measured(began_s, now_s(), cpu_s, wall_s))
+            self.report("done", job, MeasuredOperation(began_s, now_s(), cpu_s, wall_s))
         except Exception as error:
             self.report("failed", in_short(error), traceback.format_exc())
 
@@ -262,7 +262,7 @@ class Agent:
 
         began_s = now_s()
         await asyncio.to_thread(copied)
-        self.report("done", job, Measured(began_s, now_s()))
+        self.report("done", job, MeasuredOperation(began_s, now_s()))
 
     async def do_send(self, job: int, receiver: bytes, data: bytes, keys: Sequence[int], envelope: bytes) -> None:
         """Pack a value as it is now; then it waits for the link."""
@@ -351,4 +351,4 @@ class Agent:
         arrived = value.unpacked(content)
         self._put(keys, list(leaves(arrived)) if isinstance(arrived, State) else [arrived])
         moved = len(envelope) + len(packed) + len(head)
-        self.report("done", job, Measured(began_s, ended_s, moved_bytes=moved, sender=sender))
+        self.report("done", job, MeasuredOperation(began_s, ended_s, moved_bytes=moved, sender=sender))

@@ -11,13 +11,13 @@ from typing import Any
 import simpy
 from simpy.core import EmptySchedule
 
-from sfl_sim.features.live.agent import Measured, leaves
+from sfl_sim.features.live.agent import MeasuredOperation, leaves
 from sfl_sim.features.live.machines import Machines
 from sfl_sim.ops import Lost, Node, On, Read, Send, ServerNode, State, Value, Work
 from sfl_sim.sim.branch import WAITS, Branch
 from sfl_sim.sim.nodes import client_of, maker_of
 from sfl_sim.sim.operations import Operations
-from sfl_sim.sim.recording import Row
+from sfl_sim.sim.recording import OperationRow
 from sfl_sim.sim.station import Job
 from sfl_sim.store.places import DEVICE
 from sfl_sim.system.cost import amounts
@@ -173,7 +173,7 @@ class LiveOperations(Operations):
         self.go_on(branch, error=self._gone(branch, client))
 
     def _run(self, branch: Branch, op: On, then: Callable[[], None]) -> None:
-        def done(measured: Measured) -> None:
+        def done(measured: MeasuredOperation) -> None:
             self._measured(branch, measured)
             client = client_of(op)
             batch = next((each for each in op.args if isinstance(each, Value)), branch.result)
@@ -187,14 +187,21 @@ class LiveOperations(Operations):
 
         self.env.machines.run(op, branch.result, done, partial(self._lost, branch))
 
-    def _measured(self, branch: Branch, measured: Measured) -> None:
+    def _measured(self, branch: Branch, measured: MeasuredOperation) -> None:
         began_s, ended_s = self.env.at_s(measured.began_s), self.env.at_s(measured.ended_s)
         branch.started_s = max(branch.requested_s, began_s)
         branch.ended_s = max(branch.started_s, ended_s)
         self.env.reported(branch.ended_s)
 
     def _note(
-        self, measured: Measured, node: Node | str, client: int, kind: str, samples: int, priced_s: float, **more: Any
+        self,
+        measured: MeasuredOperation,
+        node: Node | str,
+        client: int,
+        kind: str,
+        samples: int,
+        priced_s: float,
+        **more: Any,
     ) -> None:
         """Add a row of steps.parquet."""
         place = str(node) if isinstance(node, ServerNode | str) else DEVICE
@@ -232,7 +239,7 @@ class LiveOperations(Operations):
         branch.link = link
         self._check(branch, *link.ends)
 
-        def arrived(measured: Measured) -> None:
+        def arrived(measured: MeasuredOperation) -> None:
             self._measured(branch, measured)
             priced_s = sum(self.prices.transfer_s(link, branch.started_s, payload.size_bytes))
             self._note(measured, link.place, link.client, payload.kind, payload.samples, priced_s,
@@ -247,7 +254,7 @@ class LiveOperations(Operations):
         if not isinstance(payload, State):
             return payload
 
-        def copied(measured: Measured) -> None:
+        def copied(measured: MeasuredOperation) -> None:
             self._measured(branch, measured)
             self.go_on(branch, payload)
 
@@ -269,7 +276,7 @@ class LiveOperations(Operations):
         """Lose nothing: live runs have no clients that are overtaken."""
         return None
 
-    def under_way(self, branch: Branch) -> Row:
+    def under_way(self, branch: Branch) -> OperationRow:
         """Make the row of the operation for which a branch waits, as if it ended now."""
         branch.started_s = branch.ended_s = self.env.now
         return super().under_way(branch)

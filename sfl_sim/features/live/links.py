@@ -16,7 +16,7 @@ HEARTBEAT_MS, SILENT_MS = 1_000, 10_000
 """How often a connection shows that it is alive, and how long it may be silent."""
 
 
-class Key:
+class RunKey:
     """The secret of a run: whoever has its file can drive its nodes, or be one of them.
 
     Attributes:
@@ -28,12 +28,12 @@ class Key:
         self.public: bytes = zmq.curve_public(secret)
 
     @classmethod
-    def new(cls) -> Key:
+    def new(cls) -> RunKey:
         """Draw a key."""
         return cls(zmq.curve_keypair()[1])
 
     @classmethod
-    def read(cls, file: Path) -> Key:
+    def read(cls, file: Path) -> RunKey:
         """Read a key. Raises ScenarioError if the file has none."""
         try:
             return cls(file.read_bytes().strip())

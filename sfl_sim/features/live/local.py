@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from sfl_sim.features.live.links import Key
+from sfl_sim.features.live.links import RunKey
 from sfl_sim.ops import Node
 
 ENDS_WITHIN_S = 3.0
@@ -27,7 +27,7 @@ class LocalNodes:
         server: the address at which the server's process listens to the clients', without its port.
     """
 
-    def __init__(self, nodes: Sequence[Node], driver: str, key: Key, recipe: Any, server: str) -> None:
+    def __init__(self, nodes: Sequence[Node], driver: str, key: RunKey, recipe: Any, server: str) -> None:
         settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "sfl_sim.features.live.local"],
@@ -74,7 +74,7 @@ def main() -> None:
         own, children = {IMAGES: recipe()}, {}
     for node in nodes:
         if not (child := os.fork()):
-            asyncio.run(Agent(node, lambda _: own, allow_code=True).serve(driver, Key(secret), server))
+            asyncio.run(Agent(node, lambda _: own, allow_code=True).serve(driver, RunKey(secret), server))
             os._exit(0)
         children[child] = node
     while children:

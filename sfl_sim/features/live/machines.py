@@ -18,8 +18,8 @@ from zmq.utils.monitor import parse_monitor_message
 
 from sfl_sim.data.batches import Epoch, Images
 from sfl_sim.errors import ScenarioError
-from sfl_sim.features.live.agent import IMAGES, Measured, Pace, leaves, now_s
-from sfl_sim.features.live.links import Key, address_of, process_of
+from sfl_sim.features.live.agent import IMAGES, MeasuredOperation, Pace, leaves, now_s
+from sfl_sim.features.live.links import RunKey, address_of, process_of
 from sfl_sim.features.live.pickles import Name, read, written
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Joined
@@ -29,7 +29,7 @@ from sfl_sim.runs.cache_key import code_version
 
 PINGS = 20
 """Messages there and back by which the clock of a node is compared with this one."""
-Then = Callable[[Measured], None]
+Then = Callable[[MeasuredOperation], None]
 
 
 class NodeFailed(RuntimeError):
@@ -41,7 +41,7 @@ class NeverSent(RuntimeError):
 
 
 @dataclass
-class Place:
+class HeldObject:
     """Where a thing is: its key, and the nodes that have it."""
 
     key: int
@@ -49,7 +49,7 @@ class Place:
 
 
 @dataclass
-class _Job:
+class _RunningOperation:
     """An operation under way: what follows its report, or the loss of one of its nodes, and what it is about."""
 
     then: Callable[..., None]
@@ -81,7 +81,7 @@ class Machines:
         differ: nodes with other code or packages than the driver's, whose results may differ in the last bits.
     """
 
-    key: Key
+    key: RunKey
     n_clients: int
     lost: set[int] = field(default_factory=set)
     on_lost: Callable[[int], None] = lambda _: None
@@ -104,7 +104,7 @@ class Machines:
         self._initial: Any = WeakIdKeyDictionary()  # the content of a state that no step has changed
         self._n_keys = 0
         self._gone: list[int] = []
-        self._jobs: dict[int, _Job] = {}
+        self._jobs: dict[int, _RunningOperation] = {}
         self._n_jobs = 0
         self._orphans: dict[int, Any] = {}
         self._n_pongs = 0
@@ -239,7 +239,7 @@ class Machines:
         if bound_s < self.offsets[node].bound_s:
             self.offsets[node] = Offset(there_s - (sent_s + bound_s), bound_s)
 
-    def _on_done(self, node: Node, job: int, measured: Measured) -> None:
+    def _on_done(self, node: Node, job: int, measured: MeasuredOperation) -> None:
         self._orphans.pop(job, None)
         if found := self._jobs.pop(job, None):
             sender = node if measured.sender is None else measured.sender
@@ -300,7 +300,7 @@ class Machines:
             self.order(src, "copy", self._job(then, lose, (src,), op), data, keys)
             return
 
-        def arrived(measured: Measured) -> None:
+        def arrived(measured: MeasuredOperation) -> None:
             if arrives is payload:
                 self._hold(payload, dst)
             then(measured)
@@ -338,7 +338,7 @@ class Machines:
 
     def _job(self, then: Callable[..., None], lose: Callable[[int], None], nodes: tuple[Node, ...], holds: Any) -> int:
         self._n_jobs += 1
-        self._jobs[self._n_jobs] = _Job(then, lose, nodes, holds)
+        self._jobs[self._n_jobs] = _RunningOperation(then, lose, nodes, holds)
         return self._n_jobs
 
     # ------------------------------------------------------------------------------------------------- what is where
@@ -348,7 +348,7 @@ class Machines:
         place = self._places.get(thing)
         if place is None:
             self._n_keys += 1
-            place = self._places[thing] = Place(self._n_keys, set())
+            place = self._places[thing] = HeldObject(self._n_keys, set())
             self._things[place.key] = thing
             weakref.finalize(thing, self._gone.append, place.key)
         place.at.update(at)

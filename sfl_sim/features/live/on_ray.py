@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sfl_sim.errors import ScenarioError, in_short
-from sfl_sim.features.live.links import Key
+from sfl_sim.features.live.links import RunKey
 from sfl_sim.runs.ray_backend import connected, find_ray
 
 
@@ -20,7 +20,7 @@ def resource(client: int) -> str:
 
 
 @contextmanager
-def agents_on_ray(address: str, n_clients: int, driver: str, key: Key) -> Iterator[Callable[[], str | None]]:
+def agents_on_ray(address: str, n_clients: int, driver: str, key: RunKey) -> Iterator[Callable[[], str | None]]:
     """Have an agent for every client on a cluster: on the node with its `resource`, or on any node if no one has any.
 
     Gives what says why one of them has ended; None if none has.
@@ -65,4 +65,4 @@ class _Placed:
         from sfl_sim.scenario.own_code import Permission, permitted
 
         with permitted(Permission(everything=True)):  # what the driver has been permitted
-            asyncio.run(Agent(client, own_of, allow_code=True).serve(driver, Key(secret)))
+            asyncio.run(Agent(client, own_of, allow_code=True).serve(driver, RunKey(secret)))

@@ -50,7 +50,7 @@ def write_live(simulated: Path, live: Path, out: Path, recorded: Path | None = N
         raise ScenarioError(
             "compares one variant with one seed", key="compare", found=f"{len(frames.variants)} variants"
         )
-    found = _Pair(frames, live, load_unchanged(recorded) if recorded else None)
+    found = _LiveAndSimulated(frames, live, load_unchanged(recorded) if recorded else None)
     settings = list(runs[0].settings.values())
     return write_page(
         out, "live", title=frames.title, kind="simulated beside measured", headlines=found.headlines(),
@@ -61,7 +61,7 @@ def write_live(simulated: Path, live: Path, out: Path, recorded: Path | None = N
     )  # fmt: skip
 
 
-class _Pair:
+class _LiveAndSimulated:
     def __init__(self, frames: Frames, live: Path, recorded: Run | None) -> None:
         self.frames = frames
         self.recorded = recorded

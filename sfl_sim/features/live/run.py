@@ -16,7 +16,7 @@ from sfl_sim.build.setup import Setup, setup_of
 from sfl_sim.engine.choices import find_choice
 from sfl_sim.engine.experiment import Elsewhere, Experiment
 from sfl_sim.errors import ScenarioError
-from sfl_sim.features.live.agent import Measured, Pace
+from sfl_sim.features.live.agent import MeasuredOperation, Pace
 from sfl_sim.features.live.clock import FOR_EVER_S, Empty, LiveOperations
 from sfl_sim.features.live.links import address_of
 from sfl_sim.features.live.machines import Machines
@@ -163,7 +163,7 @@ class Live:
         client = next(client for client in setup.cyclic if client not in self.machines.lost)
         task = setup.method(CPU).task
         (whole,), batch = task.split(), next(task.data.batches(client, 1))
-        step, taken = TrainAlone(task.optimiser(1, client)), list[Measured]()
+        step, taken = TrainAlone(task.optimiser(1, client)), list[MeasuredOperation]()
         op = On(client, step, whole, batch)
         for n in range(STEPS):
             self.machines.run(op, step.out(whole, batch), taken.append, lambda client: taken.clear())

@@ -15,7 +15,7 @@ from sfl_sim.build.setup import setup_of
 from sfl_sim.errors import ScenarioError
 from sfl_sim.features.live.agent import Agent, own_of
 from sfl_sim.features.live.calibration import calibrate_live
-from sfl_sim.features.live.links import Key
+from sfl_sim.features.live.links import RunKey
 from sfl_sim.features.live.local import LocalNodes
 from sfl_sim.features.live.machines import Machines
 from sfl_sim.features.live.on_ray import agents_on_ray
@@ -34,7 +34,7 @@ START_S, WAIT_S = 120.0, 3600.0
 
 
 @dataclass(frozen=True)
-class Nodes:
+class LiveNodes:
     """Where the clients of a live run are, if not on this machine; its server always is.
 
     Attributes:
@@ -57,7 +57,7 @@ def live(
     study: Study,
     out: Path | None,
     *,
-    nodes: Nodes = Nodes(),
+    nodes: LiveNodes = LiveNodes(),
     emulate: bool | None = None,
     threads: int = 1,
     notify: Notify,
@@ -111,7 +111,12 @@ def simulate(measured: Path, notify: Notify) -> tuple[Path, Path | None]:
 
 
 def _one_by_one(
-    variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify, nodes: Nodes, emulate: bool
+    variants: Mapping[int, Variant],
+    folder: RunFolder,
+    settings: Settings,
+    notify: Notify,
+    nodes: LiveNodes,
+    emulate: bool,
 ) -> None:
     for number, variant in variants.items():
         scenario = variant.scenario
@@ -135,14 +140,14 @@ def _warn(notify: Notify, number: int, problem: str) -> None:
 
 @contextmanager
 def gathered(
-    scenario: Scenario, nodes: Nodes, threads: int = 1, tell: Callable[[str], None] = print
+    scenario: Scenario, nodes: LiveNodes, threads: int = 1, tell: Callable[[str], None] = print
 ) -> Iterator[Machines]:
     """Have the nodes of a scenario, ready to run it; they end with the block, but for agents started by hand."""
     setup = setup_of(scenario, pixels=True)
     n, recipe = len(setup.shares), OfScenario(setup.scenario)
     with ExitStack() as stack:
         host = "127.0.0.1" if nodes.are_here else host_of(nodes.listen) if nodes.listen else socket_address()
-        machines = Machines(Key.new() if nodes.key is None else _key_in(nodes.key), n)
+        machines = Machines(RunKey.new() if nodes.key is None else _key_in(nodes.key), n)
         driver = machines.listen(f"tcp://{nodes.listen}" if nodes.listen else f"tcp://{host}")
         local = LocalNodes(
             machines.nodes if nodes.are_here else [SERVER], driver, machines.key, recipe, f"tcp://{host}"
@@ -180,10 +185,10 @@ def socket_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def _key_in(file: Path) -> Key:
+def _key_in(file: Path) -> RunKey:
     if file.exists():
-        return Key.read(file)
-    key = Key.new()
+        return RunKey.read(file)
+    key = RunKey.new()
     key.write(file)
     return key
 
@@ -198,4 +203,4 @@ def agent(server: str, client: int, key: Path, *, allow_code: bool = False) -> N
     Raises ScenarioError if nobody listens there, or it has another key.
     """
     host_of(server)
-    asyncio.run(Agent(client, own_of, allow_code).serve(f"tcp://{server}", Key.read(key)))
+    asyncio.run(Agent(client, own_of, allow_code).serve(f"tcp://{server}", RunKey.read(key)))

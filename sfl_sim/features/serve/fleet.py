@@ -30,11 +30,11 @@ from sfl_sim.scenario.serving import (
     FixedThreshold,
     LatencyBudget,
     Lognormal,
-    Measured,
+    MeasuredService,
     OffloadRate,
     Oracle,
     Serving,
-    Trace,
+    TraceArrivals,
 )
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
@@ -58,7 +58,7 @@ AIMS = {"fixed": "entropy", "offload_rate": "target", "latency_budget": "target_
 NEWS = 100
 """Number of progress reports of a serving."""
 
-Notify = Callable[[int, int], None]
+NotifyRequests = Callable[[int, int], None]
 """Callback with the number of requests so far, and in all."""
 
 
@@ -101,7 +101,7 @@ class ServedFleet:
             )
 
     def serve(
-        self, serving: Serving, answers: pd.DataFrame | None, notify: Notify
+        self, serving: Serving, answers: pd.DataFrame | None, notify: NotifyRequests
     ) -> tuple[pd.DataFrame, dict[str, Any]]:
         """Serve the requests; gives a row for each, and the summary.
 
@@ -109,7 +109,7 @@ class ServedFleet:
             serving: when they come and how they are answered.
             answers: what this fleet's models answer to each sample of each client's test set; None for a timing-only
                 serving, which knows how probably they exit.
-            notify: see `Notify`.
+            notify: see `NotifyRequests`.
         """
         arrivals, rate_per_s = self._arrivals(serving)
         if answers is not None and serving.rho is not None:
@@ -155,7 +155,7 @@ class ServedFleet:
         """Give the server's maximum rate at this mix of requests, in full batches; None if it has nothing to do."""
         if offloaded.empty or math.isinf(self.workers):
             return None
-        if isinstance(serving.service, Measured):
+        if isinstance(serving.service, MeasuredService):
             return float(self.workers / _measured_s(serving.service.file).mean())
         batch = serving.batch.max_size
         batches = [each.server_work.of_batch(batch) for each in self.deployed]
@@ -165,7 +165,7 @@ class ServedFleet:
     def _arrivals(self, serving: Serving) -> tuple[Arrivals, float]:
         """Draw the requests; gives them and the fleet's rate per second."""
         how, n_requests = serving.arrivals, serving.requests or max(REQUESTS, REQUESTS_OF_EACH * self.n_clients)
-        if isinstance(how, Trace):
+        if isinstance(how, TraceArrivals):
             times_s, clients = read_trace(Path(how.file), self.n_clients, "serving.arrivals.file")
             if (serving.requests or 0) > len(times_s):
                 raise ScenarioError("is more than the trace has", key="serving.requests", found=serving.requests,
@@ -229,7 +229,7 @@ class ServedFleet:
                 return rng.exponential
             case Lognormal(cv=cv):
                 return lambda mean_s: mean_s * mean_one(rng, cv)
-            case Measured(file=file):
+            case MeasuredService(file=file):
                 measured_s = _measured_s(file)
                 return lambda _: float(rng.choice(measured_s))
         return None
@@ -282,7 +282,7 @@ def _possible(rate_per_s: float, key: str) -> float:
     return rate_per_s
 
 
-def _flows(arrivals: Arrivals, requests: EarlyExit, notify: Notify) -> Iterator[tuple[float, Flow]]:
+def _flows(arrivals: Arrivals, requests: EarlyExit, notify: NotifyRequests) -> Iterator[tuple[float, Flow]]:
     """Generate every request with its arrival, made when the clock asks for it."""
     n = len(arrivals.clients)
     for number, (at_s, client) in enumerate(zip(arrivals.times_s.tolist(), arrivals.clients.tolist(), strict=True)):

@@ -43,7 +43,7 @@ class Series(style.Named):
 
 
 @dataclass(frozen=True)
-class Served(Stored):
+class ServedFolder(Stored):
     """Content of one folder.
 
     Attributes:
@@ -136,7 +136,7 @@ def rate(per_s: float) -> str:
     return f"{per_s:,.4g}{NBSP}requests/s"
 
 
-def load_serving(folder: Path) -> Served:
+def load_serving(folder: Path) -> ServedFolder:
     """Read what `sfl-sim serve` left in `folder`, leaving the requests on disk.
 
     Raises:
@@ -157,7 +157,7 @@ def load_serving(folder: Path) -> Served:
         trials = trials.drop(columns="groups").astype({"falls_behind": float})
         trials["series"] = trials["series"].map(escape)
         groups = pd.DataFrame(rows).astype({"accuracy": float})
-        return Served(**common, trials=trials, groups=groups, series=_series(trials), about=about)
+        return ServedFolder(**common, trials=trials, groups=groups, series=_series(trials), about=about)
 
 
 def _series(trials: pd.DataFrame) -> list[Series]:

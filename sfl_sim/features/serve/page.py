@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
 
-    from sfl_sim.features.serve.load import Series, Served
+    from sfl_sim.features.serve.load import Series, ServedFolder
 
 CLEARLY = 0.95
 """Share of the leader's p95 below which another variant takes the lead; a smaller difference is chance."""
@@ -64,12 +64,12 @@ def write_serving(folder: Path, out: Path) -> Path:
     )  # fmt: skip
 
 
-def panels(served: Served) -> list[Panel]:
+def panels(served: ServedFolder) -> list[Panel]:
     """List all sections that there are data for."""
     return panels_of([survival_panels, part_panels, load_panels, accuracy_panels, rule_panels], served)
 
 
-def results(served: Served) -> list[Table]:
+def results(served: ServedFolder) -> list[Table]:
     """The table at one rate, and below it, to be opened, that of all rates and that of groups of clients."""
     tables = [results_table(served, served.at_rate)]
     if len(served.at_rate) < len(served.trials):
@@ -79,12 +79,12 @@ def results(served: Served) -> list[Table]:
     return tables
 
 
-def headline(served: Served) -> list[Markup]:
+def headline(served: ServedFolder) -> list[Markup]:
     """Give the headlines: what is quick and what is right, which variant leads when, and which falls behind."""
     return [*_best(served), *_leaders(served), *_saturations(served)]
 
 
-def _best(served: Served) -> list[Markup]:
+def _best(served: ServedFolder) -> list[Markup]:
     """The quickest at the rate of the details, and the most accurate, if that is another one."""
     numbers = ["p95_s", "accuracy", "offload_probability"]
     middle = served.at_rate.groupby("series")[numbers].median().to_dict("index")
@@ -114,7 +114,7 @@ def _best(served: Served) -> list[Markup]:
     return sentences
 
 
-def _leaders(served: Served) -> list[Markup]:
+def _leaders(served: ServedFolder) -> list[Markup]:
     """Say which variant has the lowest p95 from which rate on, among rates that at least one keeps up with."""
     trials = pd.concat([trials for _, trials in served.swept]) if served.is_sweep else served.trials[:0]
     trials = trials[trials.groupby("rate_per_s")["falls_behind"].transform("min") != 1]
@@ -136,7 +136,7 @@ def _leaders(served: Served) -> list[Markup]:
     return ["The ranking by p95 changes with load: " + Markup(", ").join([begin, *spans, end]) + "."]
 
 
-def _saturations(served: Served) -> list[Markup]:
+def _saturations(served: ServedFolder) -> list[Markup]:
     """Say between which rates which variants stop keeping up."""
     found: dict[Saturation | None, list[Markup]] = {}
     for series, trials in served.swept:
@@ -157,7 +157,7 @@ def _saturations(served: Served) -> list[Markup]:
     return [Markup("; ").join(told) + "."] if told else []
 
 
-def warnings(served: Served) -> list[str]:
+def warnings(served: ServedFolder) -> list[str]:
     """Give the sentences that a reader must know before believing the rest."""
     texts = []
     if served.interrupted:
@@ -179,7 +179,7 @@ def warnings(served: Served) -> list[str]:
     return texts
 
 
-def results_table(served: Served, trials: pd.DataFrame, folded: str = "") -> Table:
+def results_table(served: ServedFolder, trials: pd.DataFrame, folded: str = "") -> Table:
     """Medians over seeds of `trials`, a row for each variant, the best marked; folded under a title if one is given."""
     rows = []
     for series in served.series:
@@ -193,7 +193,7 @@ def results_table(served: Served, trials: pd.DataFrame, folded: str = "") -> Tab
     return by_variant(columns, rows, ranked=trials["rate_per_s"].nunique() == 1, title=folded, folded=bool(folded))
 
 
-def groups_table(served: Served) -> Table:
+def groups_table(served: ServedFolder) -> Table:
     """The table of groups of clients, a row for each series and group at the rate of the details."""
     groups = served.groups
     columns = [*columns_of("trials", "requests", kind="serving"), *COLUMNS[:5]]
@@ -208,7 +208,7 @@ def groups_table(served: Served) -> Table:
 # How long an answer takes
 
 
-def survival(served: Served) -> go.Figure:
+def survival(served: ServedFolder) -> go.Figure:
     """The share of requests that take longer than a latency, seeds together; marks at p50, p95 and p99."""
     unit, unit_s = display.time_unit(served.at_rate["p95_s"].max())
     figure = figures.canvas(HEIGHT_PX)
@@ -233,7 +233,7 @@ def survival(served: Served) -> go.Figure:
     return figure.update_xaxes(wide_axis(max(min(ends), 1e-9), max(ends)), title=f"latency ({unit})")
 
 
-def parts(served: Served, prefix: str = "") -> go.Figure:
+def parts(served: ServedFolder, prefix: str = "") -> go.Figure:
     """Mean seconds of a request by where it spends them, a stacked bar for each series; `tail_` for those near p95."""
     rows = {}
     for series, trials in served.detailed:
@@ -242,19 +242,19 @@ def parts(served: Served, prefix: str = "") -> go.Figure:
     return figures.bars(rows, "latency", "latency")
 
 
-def drawn(served: Served) -> dict[str, str]:
+def drawn(served: ServedFolder) -> dict[str, str]:
     """Give the words of a caption on which of the requests are drawn."""
     return {"drawn": served.drawn}
 
 
-survival_panels: Declared[Served] = Declared(
+survival_panels: Declared[ServedFolder] = Declared(
     "How long an answer takes",
     "Each curve gives the share of requests that take longer than a latency. The farther left it is, the quicker the "
     "answers; the steeper it is, the less they vary. Marks are p50, p95 and p99 ({drawn}; seeds together).",
     {"Latency of requests": survival},
     words=drawn,
 )
-part_panels: Declared[Served] = Declared(
+part_panels: Declared[ServedFolder] = Declared(
     "Where the time goes",
     "Waiting for the device or a link counts as that device or link. The warm colour is waiting at the server, for a "
     "free worker or for a batch to fill. Requests near p95 show what makes the slowest answers slow ({drawn}; means "
@@ -267,7 +267,7 @@ part_panels: Declared[Served] = Declared(
 # Thresholds over time
 
 
-def adapting(served: Served) -> list[tuple[Series, pd.DataFrame]]:
+def adapting(served: ServedFolder) -> list[tuple[Series, pd.DataFrame]]:
     """The series in detail whose thresholds move, with their trials."""
     return [(series, trials) for series, trials in served.detailed if series.threshold in ONLINE]
 
@@ -288,7 +288,7 @@ def over_time(binned: Sequence[tuple[Series, pd.DataFrame, pd.DataFrame]], colum
     return figure.update_yaxes(title=title, rangemode="tozero").update_xaxes(title=f"simulated time ({time})")
 
 
-def _by_time(served: Served, trial: pd.DataFrame) -> pd.DataFrame:
+def _by_time(served: ServedFolder, trial: pd.DataFrame) -> pd.DataFrame:
     """Sum up the requests of one trial in each stretch of time, by the middle of the stretch in seconds."""
     columns = ["arrived_s", "ended_s", "offloaded", "threshold"]
     requests = served.requests(trial.assign(warm_up=0.0), columns)
@@ -301,14 +301,14 @@ def _by_time(served: Served, trial: pd.DataFrame) -> pd.DataFrame:
     return found.set_axis(((edges_s[:-1] + edges_s[1:]) / 2)[found.index])
 
 
-def rule_drawings(served: Served) -> list[Drawing]:
+def rule_drawings(served: ServedFolder) -> list[Drawing]:
     """Figures of thresholds that move, if there are any."""
     binned = [(series, trials, _by_time(served, trials.head(1))) for series, trials in adapting(served)]
     headings = {"Median threshold": "threshold", "Offload probability": "offloaded", "p95": "p95_s"}
     return [(heading, partial(over_time, binned, column)) for heading, column in headings.items() if binned]
 
 
-rule_panels: Declared[Served] = Declared(
+rule_panels: Declared[ServedFolder] = Declared(
     "Thresholds over time",
     "These rules need no labels. After each request a client moves its threshold, to keep a share of offloaded "
     "requests or a latency (dotted). Requests of the warm-up are included ({drawn}; first seed).",
@@ -320,7 +320,7 @@ rule_panels: Declared[Served] = Declared(
 # Under load
 
 
-def load_panels(served: Served) -> list[Panel]:
+def load_panels(served: ServedFolder) -> list[Panel]:
     """Latency, and what follows the load, against the rate, if several were tried."""
     if not served.is_sweep:
         return []
@@ -344,7 +344,7 @@ def load_panels(served: Served) -> list[Panel]:
     return [Panel("Under load", caption, drawings, columns=2)]
 
 
-def p95(served: Served) -> go.Figure:
+def p95(served: ServedFolder) -> go.Figure:
     """p95 against the rate; below it a bar for each series as far as it keeps up, pale where it may no longer."""
     strip_px = _strip_px(served)
     grid = {"shared_xaxes": True, "vertical_spacing": 0.02, "row_heights": [LOAD_HEIGHT_PX, strip_px]}
@@ -368,11 +368,11 @@ def p95(served: Served) -> go.Figure:
     return figure.update_xaxes(_rate_axis(served)).update_xaxes(title="requests per second", row=2)
 
 
-def _strip_px(served: Served) -> int:
+def _strip_px(served: ServedFolder) -> int:
     return 12 + STRIP_ROW_PX * len(served.swept)
 
 
-def eq12(served: Served) -> go.Figure:
+def eq12(served: ServedFolder) -> go.Figure:
     """Simulated mean latency over Eq. (12), whose unit makes the middle of all series at their lowest rates 1."""
     of = [(series, own.assign(ratio=own["latency_s"] / own["latency_eq12"])) for series, own in served.swept]
     unit = np.median([own.loc[own["rate_per_s"] == own["rate_per_s"].min(), "ratio"].median() for _, own in of])
@@ -385,7 +385,7 @@ def eq12(served: Served) -> go.Figure:
     return figure.update_xaxes(_rate_axis(served), title="requests per second")
 
 
-def share(served: Served, column: str, title: str) -> go.Figure:
+def share(served: ServedFolder, column: str, title: str) -> go.Figure:
     """A share of the requests, in percent, against the rate."""
     figure = figures.canvas(LOAD_HEIGHT_PX)
     for series, trials in served.swept:
@@ -412,7 +412,7 @@ def _add_line(
     )  # fmt: skip
 
 
-def _rate_axis(served: Served) -> dict[str, object]:
+def _rate_axis(served: ServedFolder) -> dict[str, object]:
     rates = sorted(set(served.trials["rate_per_s"]))
     return value_axis(rates, [f"{rate:,.4g}" for rate in rates])
 
@@ -428,7 +428,7 @@ RULES = {
 """Name and mark of each kind of threshold."""
 
 
-def accuracy_panels(served: Served) -> list[Panel]:
+def accuracy_panels(served: ServedFolder) -> list[Panel]:
     """Accuracy against latency over a few thresholds, and against offloading if the answers were kept."""
     drawings: list[Drawing] = []
     caption = (
@@ -446,7 +446,7 @@ def accuracy_panels(served: Served) -> list[Panel]:
     return [Panel("What accuracy costs", caption, drawings, columns=len(drawings))] if drawings else []
 
 
-def families(served: Served) -> dict[str, list[Series]]:
+def families(served: ServedFolder) -> dict[str, list[Series]]:
     """The series by what was trained; the first one's colour stands for all."""
     found: dict[str, list[Series]] = {}
     for series in served.series:
@@ -454,7 +454,7 @@ def families(served: Served) -> dict[str, list[Series]]:
     return found
 
 
-def choices(served: Served) -> pd.DataFrame:
+def choices(served: ServedFolder) -> pd.DataFrame:
     """Place each series with known accuracy at the rate of the details: medians over seeds, by series."""
     trials = served.at_rate.dropna(subset="accuracy")
     by_series = trials.groupby("series", sort=False)
@@ -463,7 +463,7 @@ def choices(served: Served) -> pd.DataFrame:
     return middle.assign(threshold=by_series["threshold"].first(), best=best)
 
 
-def by_latency(served: Served) -> go.Figure:
+def by_latency(served: ServedFolder) -> go.Figure:
     """Accuracy against p95 over thresholds, fixed ones of a family joined by a line, and the Pareto front as steps."""
     points = choices(served)
     unit, unit_s = display.time_unit(points["p95_s"].median())
@@ -498,7 +498,7 @@ def by_latency(served: Served) -> go.Figure:
     )
 
 
-def by_offload(served: Served, answers: pd.DataFrame) -> go.Figure:
+def by_offload(served: ServedFolder, answers: pd.DataFrame) -> go.Figure:
     """Accuracy against offload probability, means over clients, with one threshold for all and with the oracle's."""
     figure = figures.canvas(HEIGHT_PX)
     for family, members in families(served).items():

@@ -43,7 +43,7 @@ class Answered(NamedTuple):
     answers: pd.DataFrame
 
 
-class Answers:
+class ServedAnswers:
     """The answers of a stored run to the clients' test sets.
 
     Args:
@@ -91,20 +91,20 @@ class Answers:
         return bool((self._run.summary_of(stored) or {}).get("key") == key)
 
 
-def answers_of(training: Study, run: Path | None, settings: Settings, notify: Notify) -> Answers:
+def answers_of(training: Study, run: Path | None, settings: Settings, notify: Notify) -> ServedAnswers:
     """Return the answers of the models of `training`: from the folder `run`, else from a run in reports/ that has them.
 
     If there is none, or if it was trained by other code or from other data or files, or perhaps by other code of a
     user's own, it is trained now, as far as it has to be. Raises KeyboardInterrupt if that is interrupted.
     """
     if run:
-        return Answers(run)
+        return ServedAnswers(run)
     name = glob.escape(training.name)
     own = any(names_own_code(variant.scenario) for variant in training.variants)
     folders = [] if own else [*Path("reports").glob(name), *sorted(Path("reports").glob(f"{name}-[0-9]*"))]
     for folder in folders:
         try:
-            found = Answers(folder, NOT_LEARNED)
+            found = ServedAnswers(folder, NOT_LEARNED)
             for variant in training.variants:
                 found.of(variant)
             if all(map(found.are_up_to_date, training.variants)):
@@ -114,7 +114,7 @@ def answers_of(training: Study, run: Path | None, settings: Settings, notify: No
     outcome = run_study(training, None, replace(settings, resume=True), notify)
     if outcome.status != "complete":
         raise KeyboardInterrupt
-    return Answers(outcome.folder)
+    return ServedAnswers(outcome.folder)
 
 
 class ServedStudy:

@@ -20,7 +20,7 @@ from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Variant, changed
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.vary import Axis, Point
-from sfl_sim.studies.points import Found, Refused, evaluate
+from sfl_sim.studies.points import ImpossiblePoint, TimedPoint, evaluate
 from sfl_sim.system.cost import MACS
 from sfl_sim.system.fleet import build_fleet
 from sfl_sim.system.network import sampled_factor
@@ -65,7 +65,7 @@ class DrawnSystem(NamedTuple):
 
 
 def draws_table(
-    found: Sequence[Found], axes: Sequence[Axis], n: int, jobs: int, count: Callable[[int, int], None]
+    found: Sequence[TimedPoint], axes: Sequence[Axis], n: int, jobs: int, count: Callable[[int, int], None]
 ) -> pd.DataFrame:
     """Time all points in `n` drawn systems: one row per point and draw, with the factors that were drawn.
 
@@ -98,14 +98,14 @@ def draws_table(
             told = {"draw": number, "contest": contests[system], **drawn._asdict()}
             about[points[-1].key] = {**place(one.point, axes), **told}
     for done, answer in enumerate(evaluate(points, jobs), start=1):
-        if isinstance(answer, Refused):
+        if isinstance(answer, ImpossiblePoint):
             raise answer.error
         about[answer.point.key]["round_s"] = answer.figures["round_s"]
         count(done, len(points))
     return pd.DataFrame(list(about.values()))
 
 
-def _scale(one: Found) -> float:
+def _scale(one: TimedPoint) -> float:
     return one.point.variant.scenario.clients.compute.scale
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from numpy.typing import NDArray
 
-    from sfl_sim.features.whatif.load import Axis, WhatIf
+    from sfl_sim.features.whatif.load import ShownAxis, WhatIfFolder
 
 # Values along the axis that a best one is sought on
 
@@ -33,7 +33,7 @@ STAR = {"symbol": "star", "size": 12, "color": style.INK, "line": {"color": "#FF
 PALE_NAME = "#98A2AD"
 
 
-def canvas(axis: Axis, compact: bool = False) -> go.Figure:
+def canvas(axis: ShownAxis, compact: bool = False) -> go.Figure:
     """An empty figure with room for all values of the axis."""
     if axis.is_numeric:
         return figures.canvas(NUMERIC_PX)
@@ -41,7 +41,7 @@ def canvas(axis: Axis, compact: bool = False) -> go.Figure:
 
 
 def placed(
-    axis: Axis, indices: Sequence[int] | pd.Series | pd.Index, numbers: Sequence[float] | pd.Series
+    axis: ShownAxis, indices: Sequence[int] | pd.Series | pd.Index, numbers: Sequence[float] | pd.Series
 ) -> dict[str, np.ndarray]:
     """Place numbers: to the right in the rows of named values, or upwards over an axis of numbers."""
     found = np.asarray(numbers, dtype=float)
@@ -50,7 +50,7 @@ def placed(
     return {"x": found, "y": np.asarray(indices)}
 
 
-def dressed(whatif: WhatIf, figure: go.Figure, title: str, most: float | None = None) -> go.Figure:
+def dressed(whatif: WhatIfFolder, figure: go.Figure, title: str, most: float | None = None) -> go.Figure:
     """Give `figure` the axis of values, and the other one from 0 to `most` with `title`."""
     axis = whatif.along
     upright = {"title": title, "rangemode": "tozero", "range": None if most is None else [0, most]}
@@ -63,21 +63,21 @@ def dressed(whatif: WhatIf, figure: go.Figure, title: str, most: float | None = 
     return figure
 
 
-def rows_of_values(whatif: WhatIf) -> dict[str, object]:
+def rows_of_values(whatif: WhatIfFolder) -> dict[str, object]:
     """A y axis with a row for each value, from the first on top."""
     axis = whatif.along
     title, ticks = None if axis.is_cut else axis.title, list(range(len(axis.values)))
     return {"title": title, "tickvals": ticks, "ticktext": names(whatif), "ticks": "", "showgrid": False}
 
 
-def wide(whatif: WhatIf, figure: go.Figure, title: str, numbers: Sequence[pd.Series]) -> go.Figure:
+def wide(whatif: WhatIfFolder, figure: go.Figure, title: str, numbers: Sequence[pd.Series]) -> go.Figure:
     """Dress the figure with a logarithmic axis if the numbers differ by much."""
     figure = dressed(whatif, figure, title)
     scale = wide_axis(min(own.min() for own in numbers), max(own.max() for own in numbers))
     return figure.update_yaxes(scale) if whatif.along.is_numeric else figure.update_xaxes(scale)
 
 
-def names(whatif: WhatIf) -> list[str]:
+def names(whatif: WhatIfFolder) -> list[str]:
     """The names of the values: the scenario's own is bold, and cuts that are not Pareto are pale."""
     axis = whatif.along
     pale = list(whatif.layers.loc[whatif.layers["pareto"].eq(False), "layer"]) if axis.is_cut else []
@@ -88,7 +88,7 @@ def names(whatif: WhatIf) -> list[str]:
 
 
 def along(
-    whatif: WhatIf, of: Mapping[style.Named, pd.Series], title: str, unit: tuple[str, float], best: bool = True
+    whatif: WhatIfFolder, of: Mapping[style.Named, pd.Series], title: str, unit: tuple[str, float], best: bool = True
 ) -> go.Figure:
     """A line through the numbers (by index on the axis) of each bearer of a name.
 
@@ -113,7 +113,7 @@ def along(
     return wide(whatif, figure, title, [own / size for own in of.values()]) if best else dressed(whatif, figure, title)
 
 
-def by_series(whatif: WhatIf) -> go.Figure:
+def by_series(whatif: WhatIfFolder) -> go.Figure:
     """Median seconds of a round for each value of the axis, a line for each series, and a star on its best."""
     times_s = {series: own for series in whatif.series if len(own := whatif.times(series))}
     return along(whatif, times_s, "time of a round", display.time_unit(min(own.median() for own in times_s.values())))
@@ -124,7 +124,7 @@ def parts_shown(middle: pd.DataFrame) -> list[str]:
     return [part for part in PARTS if (middle[f"{part}_s"] > figures.NOTHING * middle["round_s"]).any()]
 
 
-def stacked(whatif: WhatIf, series: style.Named, across: int | None = None) -> go.Figure:
+def stacked(whatif: WhatIfFolder, series: style.Named, across: int | None = None) -> go.Figure:
     """Median seconds of a round by resource, stacked, for each value of the axis; the best has a star and its time.
 
     `across` is a value of the second axis that is not the scenario's own, where figures are compact.
@@ -163,7 +163,7 @@ def stacked(whatif: WhatIf, series: style.Named, across: int | None = None) -> g
 # With other servers
 
 
-def sweep(whatif: WhatIf, column: str) -> pd.DataFrame:
+def sweep(whatif: WhatIfFolder, column: str) -> pd.DataFrame:
     """One row per series and value of `column`, speedup or workers, the other one being the scenario's own.
 
     `round_s` is the median over seeds, and `own` whether it is the scenario's own server.
@@ -174,7 +174,7 @@ def sweep(whatif: WhatIf, column: str) -> pd.DataFrame:
     return rows.groupby(["series", column], as_index=False).agg({"round_s": "median", "own": "first"})
 
 
-def by_server(whatif: WhatIf, column: str) -> go.Figure:
+def by_server(whatif: WhatIfFolder, column: str) -> go.Figure:
     """Median seconds of a round against the server's speed-up or workers, the other one being the scenario's own."""
     rows = sweep(whatif, column)
     values = np.unique(rows[column])
@@ -200,7 +200,7 @@ def by_server(whatif: WhatIf, column: str) -> go.Figure:
     return figure.update_xaxes(title="workers of the server", tickvals=list(range(len(values))), ticktext=names)
 
 
-def faster_server(whatif: WhatIf) -> str:
+def faster_server(whatif: WhatIfFolder) -> str:
     """Say what the fastest server that was tried would save of the first series' round."""
     own = sweep(whatif, "speedup")
     own = own[own["series"] == whatif.series[0].label].sort_values("speedup")
@@ -222,7 +222,7 @@ MAX_SLOWER = 10.0
 SLOWER_TICKS = (1, 1.2, 1.5, 2, 3, 5, MAX_SLOWER)
 
 
-def field(whatif: WhatIf, series: style.Named, across: Axis) -> NDArray[np.float64]:
+def field(whatif: WhatIfFolder, series: style.Named, across: ShownAxis) -> NDArray[np.float64]:
     """Median seconds of a round: rows are values of the first axis, columns those of `across`; NaN if unknown."""
     times_s = np.full((len(whatif.along.values), len(across.values)), np.nan)
     for column in range(len(across.values)):
@@ -237,7 +237,7 @@ def best_by_column(times_s: NDArray[np.float64]) -> dict[int, int]:
     return {int(column): int(np.nanargmin(times_s[:, column])) for column in known}
 
 
-def time_map(whatif: WhatIf, series: style.Named, across: Axis, over_best: bool = False) -> go.Figure:
+def time_map(whatif: WhatIfFolder, series: style.Named, across: ShownAxis, over_best: bool = False) -> go.Figure:
     """The time of a round, or how many times longer it is than at the best of its column; dark where it is short."""
     axis, times_s = whatif.along, field(whatif, series, across)
     ratios = np.divide(times_s, np.fmin.reduce(times_s, axis=0))
@@ -279,7 +279,7 @@ def time_map(whatif: WhatIf, series: style.Named, across: Axis, over_best: bool 
     return figure.update_yaxes(rows_of_values(whatif), range=[len(axis.values) - 0.5, -0.5])
 
 
-def step_line(times_s: NDArray[np.float64], across: Axis) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def step_line(times_s: NDArray[np.float64], across: ShownAxis) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """A line through the best of each column (x and y), which goes up or down where the best changes."""
     best = best_by_column(times_s)
     turns = [
@@ -331,27 +331,27 @@ COSTS = {
 """What a client needs: its name, what is drawn of it, what the line for all is, and what is said if it is unknown."""
 
 
-def classes(whatif: WhatIf) -> list[style.Named]:
+def classes(whatif: WhatIfFolder) -> list[style.Named]:
     """The classes of devices, the slowest first, in colours of a ramp."""
     slowest_first = whatif.clients.groupby("group")["macs_per_s"].median().sort_values().index
     colours = sample_colorscale("Plasma", np.linspace(0.08, 0.78, max(len(slowest_first), 2)))
     return [style.Named(Markup(name), colour, "solid") for name, colour in zip(slowest_first, colours, strict=False)]
 
 
-def by_class(whatif: WhatIf, series: style.Named, *columns: str) -> pd.DataFrame:
+def by_class(whatif: WhatIfFolder, series: style.Named, *columns: str) -> pd.DataFrame:
     """The sum of the columns in the scenario's own system, mean over clients and seeds: index of the axis by class."""
     means = whatif.here(whatif.clients, series).groupby(["group", whatif.along.key])[list(columns)].mean()
     return means.sum(axis="columns", min_count=1).unstack("group").dropna(how="all")
 
 
-def preferences(whatif: WhatIf, series: style.Named) -> go.Figure:
+def preferences(whatif: WhatIfFolder, series: style.Named) -> go.Figure:
     """Draw the own time of each class, without waiting for others, along the axis; stars mark the best of each."""
     times_s = by_class(whatif, series, *CLIENT_PARTS)
     of = {one: times_s[one.label].dropna() for one in classes(whatif) if one.label in times_s}
     return along(whatif, of, "own time in a round", display.time_unit(times_s.median().min()))
 
 
-def spent(whatif: WhatIf, series: style.Named, at: int) -> go.Figure:
+def spent(whatif: WhatIfFolder, series: style.Named, at: int) -> go.Figure:
     """Draw where the time of each class goes at one value of the axis, a stacked bar for each class."""
     rows = whatif.here(whatif.clients, series)
     rows = rows[rows[whatif.along.key] == at]
@@ -367,7 +367,7 @@ def spent(whatif: WhatIf, series: style.Named, at: int) -> go.Figure:
     return figures.bars(bars, "time of a round", "round", CLASS_PX)
 
 
-def client_cost(whatif: WhatIf, series: style.Named, column: str) -> go.Figure:
+def client_cost(whatif: WhatIfFolder, series: style.Named, column: str) -> go.Figure:
     """What a client needs for each value of the axis: a line over all clients, and one for each class if they differ.
 
     Of memory it is the most of any client, of energy the mean.
@@ -392,7 +392,7 @@ ROW = 0.7
 """Part of a row that marks of several series take."""
 
 
-def intervals(whatif: WhatIf) -> go.Figure:
+def intervals(whatif: WhatIfFolder) -> go.Figure:
     """Median seconds of a round over the draws in the scenario's own system, with lines that hold 80 % of them."""
     here = whatif.here(whatif.survival)
     unit, unit_s = display.time_unit(here["median_s"].median())
@@ -407,7 +407,7 @@ def intervals(whatif: WhatIf) -> go.Figure:
     return wide(whatif, figure, f"time of a round ({unit})", [here["low_s"] / unit_s, here["high_s"] / unit_s])
 
 
-def firsts(whatif: WhatIf) -> go.Figure:
+def firsts(whatif: WhatIfFolder) -> go.Figure:
     """Share of the draws in which each point of the scenario's own system comes first."""
     here = whatif.here(whatif.survival)
     figure, axis = canvas(whatif.along), "y" if whatif.along.is_numeric else "x"
@@ -418,7 +418,7 @@ def firsts(whatif: WhatIf) -> go.Figure:
     return dressed(whatif, figure, "share of the draws (%)", most=104)
 
 
-def _beside(whatif: WhatIf, series: style.Named, own: pd.DataFrame, numbers: pd.Series) -> dict[str, np.ndarray]:
+def _beside(whatif: WhatIfFolder, series: style.Named, own: pd.DataFrame, numbers: pd.Series) -> dict[str, np.ndarray]:
     """Place numbers as `placed`, those of several series in the row of a named value beside each other."""
     at = placed(whatif.along, own[whatif.along.key], numbers)
     if not whatif.along.is_numeric:
@@ -431,7 +431,7 @@ def _beside(whatif: WhatIf, series: style.Named, own: pd.DataFrame, numbers: pd.
 TRAINED_PX, TRAINED_ROW_PX = 320, 40
 
 
-def time_to_target(whatif: WhatIf, points: pd.DataFrame) -> go.Figure:
+def time_to_target(whatif: WhatIfFolder, points: pd.DataFrame) -> go.Figure:
     """Simulated time to the target at the trained `points` of the scenario's own system."""
     axis, in_time = whatif.along, points["valid"] & np.isfinite(points["time_to_accuracy_s"])
     longest_s = float(points.loc[in_time, "time_to_accuracy_s"].max()) if in_time.any() else 1.0
@@ -455,7 +455,7 @@ def time_to_target(whatif: WhatIf, points: pd.DataFrame) -> go.Figure:
     return figure.update_yaxes(ticks, range=[len(values) - 0.4, -0.6], title=axis.title)
 
 
-def accuracy_by_round(whatif: WhatIf, points: pd.DataFrame) -> go.Figure:
+def accuracy_by_round(whatif: WhatIfFolder, points: pd.DataFrame) -> go.Figure:
     """Accuracy reached against the time of a round, a mark for each valid one of the trained `points`."""
     unit, unit_s = display.time_unit(points["round_s"].median())
     figure = figures.canvas(TRAINED_PX)

@@ -54,7 +54,7 @@ TABLES = tables_of("whatif")
 
 
 @dataclass(frozen=True)
-class Axis:
+class ShownAxis:
     """A setting that was varied; of all tables, column `key` holds indices into its values.
 
     Attributes:
@@ -110,7 +110,7 @@ def _bold(name: Markup) -> Markup:
 
 
 @dataclass(frozen=True)
-class WhatIf(Stored):
+class WhatIfFolder(Stored):
     """Content of the folder of a what-if. `series` in all tables are the labels of `series`.
 
     Attributes:
@@ -125,7 +125,7 @@ class WhatIf(Stored):
     """
 
     kind = "whatif"
-    axes: list[Axis]
+    axes: list[ShownAxis]
     series: list[style.Named]
     points: pd.DataFrame
     clients: pd.DataFrame
@@ -141,17 +141,17 @@ class WhatIf(Stored):
         return str(self.about["scenario"])
 
     @cached_property
-    def along(self) -> Axis:
+    def along(self) -> ShownAxis:
         """The axis that a best value is sought on: the cut, or else the first."""
         return next((axis for axis in self.axes if axis.is_cut), self.axes[0])
 
     @cached_property
-    def others(self) -> list[Axis]:
+    def others(self) -> list[ShownAxis]:
         """The axes of the systems in which it is sought."""
         return [axis for axis in self.axes if axis is not self.along]
 
     @property
-    def across(self) -> Axis | None:
+    def across(self) -> ShownAxis | None:
         """The first of the others, of which all values are drawn; what more there are, at one value each."""
         return self.others[0] if self.others else None
 
@@ -209,7 +209,7 @@ class WhatIf(Stored):
         return " (medians over seeds)" if self.n_seeds > 1 else ""
 
 
-def where_drawn(axes: list[Axis]) -> Markup:
+def where_drawn(axes: list[ShownAxis]) -> Markup:
     """Give a sentence on the values of other axes at which a figure is drawn; empty if there are none."""
     if not axes:
         return Markup("")
@@ -217,7 +217,7 @@ def where_drawn(axes: list[Axis]) -> Markup:
     return " All of it at " + where + ("." if any(axis.base is None for axis in axes) else ", the scenario’s own.")
 
 
-def load_whatif(folder: Path) -> WhatIf:
+def load_whatif(folder: Path) -> WhatIfFolder:
     """Read the folder.
 
     Raises:
@@ -239,12 +239,12 @@ def load_whatif(folder: Path) -> WhatIf:
             style.Named(name, **style.look(i))
             for i, name in enumerate(name for name in map(escape, about["series"]) if name in known)
         ]
-        return WhatIf(
+        return WhatIfFolder(
             **common, axes=[_axis(axis, tables) for axis in about["axes"]], series=series, about=about, **tables
         )
 
 
-def _axis(stored: dict[str, Any], tables: dict[str, pd.DataFrame]) -> Axis:
+def _axis(stored: dict[str, Any], tables: dict[str, pd.DataFrame]) -> ShownAxis:
     """The axis, its numbers in ascending order; in all tables, indices take the place of the values."""
     key, values, base = stored["key"], stored["values"], stored["base"]
     order = sorted(range(len(values)), key=values.__getitem__) if are_numbers(values) else list(range(len(values)))
@@ -258,7 +258,7 @@ def _axis(stored: dict[str, Any], tables: dict[str, pd.DataFrame]) -> Axis:
         f"{value} {name}" if key == CUT and str(value) != name else name
         for value, name in zip(values, stored["names"], strict=True)
     ]
-    return Axis(
+    return ShownAxis(
         key,
         values=[values[i] for i in order],
         names=[escape(names[i]) for i in order],

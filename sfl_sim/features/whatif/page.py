@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table as TerminalTable
 
-    from sfl_sim.features.whatif.load import Axis, WhatIf
+    from sfl_sim.features.whatif.load import ShownAxis, WhatIfFolder
 
 MAX_TOLD = 3
 """Largest number of series that the headlines tell of."""
@@ -74,16 +74,16 @@ def write_whatif(folder: Path, out: Path) -> Path:
     )  # fmt: skip
 
 
-def panels(whatif: WhatIf) -> list[Panel]:
+def panels(whatif: WhatIfFolder) -> list[Panel]:
     """List all sections that there are data for."""
-    sections: list[Callable[[WhatIf], list[Panel]]] = [
+    sections: list[Callable[[WhatIfFolder], list[Panel]]] = [
         all_variants_panels, round_panels, draw_panels, elsewhere_panels, map_panels, class_panels, cost_panels,
         trained_panels, server_panels,
     ]  # fmt: skip
     return panels_of(sections, whatif)
 
 
-def warnings(whatif: WhatIf) -> list[str]:
+def warnings(whatif: WhatIfFolder) -> list[str]:
     """Give the sentences that a reader must know before believing the rest."""
     status = whatif.manifest.get("status")
     told = f"{whatif.name}: {status}. What follows is what was evaluated until then."
@@ -106,7 +106,7 @@ def whatif_in_terminal(folder: Path) -> Group:
     return Group(*shown)
 
 
-def rounds_in_terminal(whatif: WhatIf) -> Table:
+def rounds_in_terminal(whatif: WhatIfFolder) -> Table:
     """Tabulate the time of a round at each value, in the scenario's own system; a column for each series."""
     axis, times_s = whatif.along, {series.label: whatif.times(series) for series in whatif.series}
 
@@ -126,7 +126,7 @@ def rounds_in_terminal(whatif: WhatIf) -> Table:
     return Table([capitalised(axis.noun), *titles], rows, note=about + where_drawn(whatif.others), words=several)
 
 
-def headline(whatif: WhatIf) -> list[Markup]:
+def headline(whatif: WhatIfFolder) -> list[Markup]:
     """Give the headlines, the most important first, each of at most three sentences."""
     found = []
     for series in whatif.series[:MAX_TOLD]:
@@ -137,7 +137,7 @@ def headline(whatif: WhatIf) -> list[Markup]:
     return found + verdict(whatif) + first_to_target(whatif)
 
 
-def _best(whatif: WhatIf, series: style.Named) -> Markup:
+def _best(whatif: WhatIfFolder, series: style.Named) -> Markup:
     """The best value in the scenario's own system, how far behind it the others are, and what takes most of a round."""
     axis, times_s = whatif.along, whatif.times(series)
     if times_s.empty:
@@ -168,7 +168,7 @@ def _best(whatif: WhatIf, series: style.Named) -> Markup:
     return sentence + (": " + listed(less) if less else "") + ". " + _runner_up(axis, rest, least_s) + f" {most}"
 
 
-def _runner_up(axis: Axis, rest: pd.Series, least_s: float) -> Markup:
+def _runner_up(axis: ShownAxis, rest: pd.Series, least_s: float) -> Markup:
     close = rest[rest <= least_s * (1 + ALIKE)].sort_values()
     if len(close):
         as_good = listed([axis.said(i) for i in close.index[:MAX_REIGNS]])
@@ -179,7 +179,7 @@ def _runner_up(axis: Axis, rest: pd.Series, least_s: float) -> Markup:
     return "The second best, " + axis.said(second) + f", takes {percent(rest[second] / least_s - 1, 0)} more."
 
 
-def _seeds(whatif: WhatIf, series: style.Named, best: int) -> str:
+def _seeds(whatif: WhatIfFolder, series: style.Named, best: int) -> str:
     """The spread over seeds, and how many of them agree."""
     own = whatif.here(whatif.points, series).dropna(subset="round_s")
     rounds_s = own.loc[own[whatif.along.key] == best, "round_s"]
@@ -193,7 +193,7 @@ def _seeds(whatif: WhatIf, series: style.Named, best: int) -> str:
     )
 
 
-def _changes(whatif: WhatIf, series: style.Named) -> Markup:
+def _changes(whatif: WhatIfFolder, series: style.Named) -> Markup:
     """Say where along the second axis the best changes."""
     across = whatif.across
     if across is None:
@@ -221,14 +221,14 @@ def _changes(whatif: WhatIf, series: style.Named) -> Markup:
     return Markup("The best {} changes with {}: {}{}.").format(axis.noun, across.noun, listed(told), tried)
 
 
-def _span(across: Axis, reign: draw.Reign) -> Markup:
+def _span(across: ShownAxis, reign: draw.Reign) -> Markup:
     """Say at which values of the second axis a best one is the best."""
     times = "×" if across.title.endswith("×") else ""
     first, last = (escape(times) + across.names[i] for i in (reign.first, reign.last))
     return Markup(" at {}").format(first) if first == last else Markup(" from {} to {}").format(first, last)
 
 
-def best_in_each_system(whatif: WhatIf) -> Iterator[tuple[dict[Hashable, Any], list[Cell]]]:
+def best_in_each_system(whatif: WhatIfFolder) -> Iterator[tuple[dict[Hashable, Any], list[Cell]]]:
     """Generate the best point of each series for each combination of values of the other axes, a row of `middle`.
 
     With it what the scenario's own value costs instead, if there is one.
@@ -242,7 +242,7 @@ def best_in_each_system(whatif: WhatIf) -> Iterator[tuple[dict[Hashable, Any], l
         yield own.nsmallest(1, "round_s").to_dict("records")[0], [] if axis.base is None else [Cell(slower)]
 
 
-def best_points(whatif: WhatIf) -> Table:
+def best_points(whatif: WhatIfFolder) -> Table:
     """Tabulate for each series and system the best value, what a round takes there, and what it takes of a client."""
     middle, axis, others = whatif.middle, whatif.along, whatif.others
     parts = parts_shown(middle)
@@ -267,11 +267,11 @@ def best_points(whatif: WhatIf) -> Table:
     return Table(titles, rows)
 
 
-def _instead(axis: Axis) -> list[Markup]:
+def _instead(axis: ShownAxis) -> list[Markup]:
     return [] if axis.base is None else [axis.names[axis.base] + " instead"]
 
 
-def best_in_terminal(whatif: WhatIf) -> Table:
+def best_in_terminal(whatif: WhatIfFolder) -> Table:
     """Tabulate the same in a few columns: the best value, its round, and what the scenario's own costs."""
     axis, variant = whatif.along, ["Variant"] if len(whatif.series) > 1 else []
     words = [*variant, *(capitalised(other.noun) for other in whatif.others)]
@@ -288,12 +288,12 @@ def best_in_terminal(whatif: WhatIf) -> Table:
 # Panels
 
 
-def words(whatif: WhatIf) -> dict[str, str | Markup]:
+def words(whatif: WhatIfFolder) -> dict[str, str | Markup]:
     """Give what captions say of the axis, of seeds, and of the values of other axes at which figures are drawn."""
     return {"noun": whatif.along.noun, "seeds": whatif.over_seeds, "where": where_drawn(whatif.others)}
 
 
-all_variants_panels: Declared[WhatIf] = Declared(
+all_variants_panels: Declared[WhatIfFolder] = Declared(
     "All variants",
     "Stars mark the best of each{seeds}.{where}",
     lambda whatif: [("Time of a round by " + whatif.along.noun, partial(draw.by_series, whatif))],
@@ -302,7 +302,7 @@ all_variants_panels: Declared[WhatIf] = Declared(
 )
 
 
-def round_panels(whatif: WhatIf) -> list[Panel]:
+def round_panels(whatif: WhatIfFolder) -> list[Panel]:
     """List the panel on a round by resource. The table of best points is below it, or below maps if there are any."""
     axis, shown = whatif.along, whatif.drawn
     own = Markup("")
@@ -322,7 +322,7 @@ def round_panels(whatif: WhatIf) -> list[Panel]:
     return [Panel("Time of a round by " + axis.noun, caption, drawings, min(len(drawings), 2), tables)]
 
 
-draw_panels: Declared[WhatIf] = Declared(
+draw_panels: Declared[WhatIfFolder] = Declared(
     SURVIVAL,
     "All configurations in the same {draws}. Rates of devices and links, the training factor, the times of this "
     "network on devices and server, and how links vary come from their stated errors. Marks are medians, lines hold "
@@ -335,7 +335,7 @@ draw_panels: Declared[WhatIf] = Declared(
 )
 
 
-def stacked(whatif: WhatIf, series: style.Named, across: int | None = None) -> Drawing:
+def stacked(whatif: WhatIfFolder, series: style.Named, across: int | None = None) -> Drawing:
     """The figure of a round by resource, headed by which value is the best at a value of the second axis."""
     heading, other = whatif.along.said(whatif.best(series, across)) + " is the best", whatif.across
     if other is not None:
@@ -343,7 +343,7 @@ def stacked(whatif: WhatIf, series: style.Named, across: int | None = None) -> D
     return whatif.heading(series, heading), partial(draw.stacked, whatif, series, across)
 
 
-def elsewhere_panels(whatif: WhatIf) -> list[Panel]:
+def elsewhere_panels(whatif: WhatIfFolder) -> list[Panel]:
     """List the panel with the figure of the first series at other values of the second axis: all if they are few."""
     across, shown = whatif.across, whatif.drawn
     if across is None or not shown:
@@ -358,7 +358,7 @@ def elsewhere_panels(whatif: WhatIf) -> list[Panel]:
     return [Panel("At other values of " + across.noun, caption, drawings, columns)] if chosen else []
 
 
-def map_panels(whatif: WhatIf) -> list[Panel]:
+def map_panels(whatif: WhatIfFolder) -> list[Panel]:
     """List the panel with two maps for each variant, if a second axis was varied."""
     across, noun = whatif.across, whatif.along.noun
     drawings: list[Drawing] = []
@@ -376,7 +376,7 @@ def map_panels(whatif: WhatIf) -> list[Panel]:
     return [Panel("Where the best " + noun + " changes", caption, drawings, 2, [best_points(whatif)])]
 
 
-def of_classes(whatif: WhatIf) -> list[Drawing]:
+def of_classes(whatif: WhatIfFolder) -> list[Drawing]:
     """Two figures for each variant, if there are several classes."""
     drawings: list[Drawing] = []
     for one in whatif.drawn if whatif.clients["group"].nunique() > 1 else []:
@@ -387,7 +387,7 @@ def of_classes(whatif: WhatIf) -> list[Drawing]:
     return drawings
 
 
-class_panels: Declared[WhatIf] = Declared(
+class_panels: Declared[WhatIfFolder] = Declared(
     "The best choice for each class of devices",
     "For each class of devices, the time that a client of the class spends on computing, sending, queueing, being "
     "served and receiving, without the straggler wait, by {noun}. Stars mark the best {noun} of each class (means over "
@@ -398,7 +398,7 @@ class_panels: Declared[WhatIf] = Declared(
 )
 
 
-def cost_panels(whatif: WhatIf) -> list[Panel]:
+def cost_panels(whatif: WhatIfFolder) -> list[Panel]:
     """List the panel on memory and energy of a client, for the first series: methods differ little in them."""
     if not whatif.drawn:
         return []
@@ -417,7 +417,7 @@ def cost_panels(whatif: WhatIf) -> list[Panel]:
     return [Panel("What it costs a client", caption, drawings, columns=2)]
 
 
-def trained_panels(whatif: WhatIf) -> list[Panel]:
+def trained_panels(whatif: WhatIfFolder) -> list[Panel]:
     """List the panel on points that were trained, if a run was asked for them."""
     if whatif.overlay.empty:
         return []
@@ -441,7 +441,7 @@ def trained_panels(whatif: WhatIf) -> list[Panel]:
     return [Panel("Configurations that were trained", caption, drawings if len(own) else [], 2, tables)]
 
 
-server_panels: Declared[WhatIf] = Declared(
+server_panels: Declared[WhatIfFolder] = Declared(
     "Another server",
     "The best configuration with the scenario’s own system, timed with other servers{seeds}. The ring marks the "
     "scenario’s own server. {faster}",
@@ -457,7 +457,7 @@ server_panels: Declared[WhatIf] = Declared(
 # What survives uncertainty
 
 
-def verdict(whatif: WhatIf) -> list[Markup]:
+def verdict(whatif: WhatIfFolder) -> list[Markup]:
     """A sentence on how often the first of the scenario's own system comes first in the draws, and who else does."""
     here = whatif.here(whatif.survival) if len(whatif.draws) else whatif.draws
     if len(here) < 2:
@@ -469,16 +469,16 @@ def verdict(whatif: WhatIf) -> list[Markup]:
     return [told.format(share, _draws(whatif), _said(whatif, first), _said(whatif, other), next_share)]
 
 
-def _draws(whatif: WhatIf) -> str:
+def _draws(whatif: WhatIfFolder) -> str:
     return plural(whatif.draws["draw"].nunique(), "drawn system")
 
 
-def _said(whatif: WhatIf, point: Mapping[Any, Any]) -> Markup:
+def _said(whatif: WhatIfFolder, point: Mapping[Any, Any]) -> Markup:
     said = whatif.along.said(point[whatif.along.key])
     return said if len(whatif.series) == 1 else Markup(point["series"]) + " with " + said
 
 
-def survivors(whatif: WhatIf) -> Table:
+def survivors(whatif: WhatIfFolder) -> Table:
     """Tabulate for each system the points that come first most often, and its first without any draw."""
     rows, left_out = [], 0
     for _, own in whatif.survival.groupby("contest", sort=False):
@@ -495,7 +495,7 @@ def survivors(whatif: WhatIf) -> Table:
     return Table(titles, rows, note=f"{capitalised(Markup(_draws(whatif)))}{more}.", words=titles[:1])
 
 
-def _heading(whatif: WhatIf, point: Mapping[Any, Any]) -> Cell:
+def _heading(whatif: WhatIfFolder, point: Mapping[Any, Any]) -> Cell:
     """A value of the axis, and below it those of the others, and the series if there are several."""
     below = [axis.said(point[axis.key]) for axis in whatif.others]
     below += [Markup(point["series"])] if len(whatif.series) > 1 else []
@@ -505,7 +505,7 @@ def _heading(whatif: WhatIf, point: Mapping[Any, Any]) -> Cell:
 # Points that were trained
 
 
-def trained(whatif: WhatIf) -> pd.DataFrame:
+def trained(whatif: WhatIfFolder) -> pd.DataFrame:
     """One row per trained point: medians over seeds, infinite where the target is not reached, and `round_s`.
 
     `valid` is whether all seeds are, and `reason` one of those given.
@@ -520,7 +520,7 @@ def trained(whatif: WhatIf) -> pd.DataFrame:
     return points.merge(whatif.middle[[*at, "round_s"]], on=at)
 
 
-def first_to_target(whatif: WhatIf) -> list[Markup]:
+def first_to_target(whatif: WhatIfFolder) -> list[Markup]:
     """A sentence on which of the trained points of the scenario's own system reaches the target first."""
     if whatif.overlay.empty:
         return []
@@ -535,7 +535,7 @@ def first_to_target(whatif: WhatIf) -> list[Markup]:
     return sentences
 
 
-def trained_table(whatif: WhatIf, points: pd.DataFrame, folded: str = "") -> Table:
+def trained_table(whatif: WhatIfFolder, points: pd.DataFrame, folded: str = "") -> Table:
     """One row per trained point, folded under a title if one is given; a reason instead of times if no longer valid."""
     rows = []
     for point in points.to_dict("records"):

@@ -25,7 +25,7 @@ from sfl_sim.scenario.load import Study, digest
 from sfl_sim.scenario.vary import Axis
 from sfl_sim.store import RunFolder
 from sfl_sim.studies.launch import Outcome, launch, place_of
-from sfl_sim.studies.points import Found, Question, Refused, evaluate
+from sfl_sim.studies.points import ImpossiblePoint, Question, TimedPoint, evaluate
 from sfl_sim.system.network import scaled_trace
 
 
@@ -63,7 +63,7 @@ def run_whatif(
     asked = json.dumps([*varied, *map(str, runs), *([draws] if draws else [])])
     identity = f"{digest(study)}-whatif-{blake2b(asked.encode(), digest_size=8).hexdigest()}"
     folder = RunFolder(place_of(study, out, identity, "-whatif"), identity)
-    found: list[Found] = []
+    found: list[TimedPoint] = []
 
     def work() -> str:
         for noted in (unpriced(question.network), scaled_trace(study.base.clients.network)):
@@ -99,7 +99,7 @@ def run_whatif(
 
 
 def _write(
-    place: Path, question: Question, found: list[Found], more: Mapping[str, pd.DataFrame], wall_s: float
+    place: Path, question: Question, found: list[TimedPoint], more: Mapping[str, pd.DataFrame], wall_s: float
 ) -> None:
     """Write the tables and their description into the folder `place`."""
     tables = {**point_tables(found, question.axes), "layers": question.walker.experiment.layers(), **more}
@@ -124,14 +124,14 @@ def _target(told: Mapping[str, pd.DataFrame]) -> float | None:
     return asked.pop() if len(asked) == 1 else None
 
 
-def _collect(question: Question, jobs: int, notify: Notify, found: list[Found]) -> None:
+def _collect(question: Question, jobs: int, notify: Notify, found: list[TimedPoint]) -> None:
     """Add the times of the points' rounds to `found`, in the order of the points."""
     points = question.points
     order = {point.key: number for number, point in enumerate(points)}
-    refused: list[Refused] = []
+    refused: list[ImpossiblePoint] = []
     try:
         for done, answer in enumerate(evaluate(points, jobs), start=1):
-            if isinstance(answer, Found):
+            if isinstance(answer, TimedPoint):
                 found.append(answer)
             elif question.forgiving:
                 refused.append(answer)

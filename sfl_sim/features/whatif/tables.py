@@ -21,7 +21,7 @@ from sfl_sim.scenario.load import Variant, changed
 from sfl_sim.scenario.sections import ClientCuts, Scenario, Server
 from sfl_sim.scenario.vary import Axis, Point
 from sfl_sim.store.reading import as_stored
-from sfl_sim.studies.points import Found, Question, evaluate
+from sfl_sim.studies.points import Question, TimedPoint, evaluate
 from sfl_sim.studies.reprice import Repriced, reprice_trial
 from sfl_sim.studies.retrace import records_of
 from sfl_sim.studies.trained import NOT_TRAINING, TrainedRun
@@ -56,7 +56,7 @@ class _Memory:
         return memory_bytes(scenario, self._networks[values], layers)
 
 
-def point_tables(found: Iterable[Found], axes: Sequence[Axis]) -> dict[str, pd.DataFrame]:
+def point_tables(found: Iterable[TimedPoint], axes: Sequence[Axis]) -> dict[str, pd.DataFrame]:
     """Make the tables `points`, one row per point and seed, and `clients`, one row per point, seed and client."""
     memory, found = _Memory(), list(found)
     places = pd.DataFrame([place(one.point, axes) for one in found])
@@ -78,7 +78,7 @@ def _beside(places: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
     return places.join(figures.drop(columns=places.columns, errors="ignore"))
 
 
-def servers_table(question: Question, found: Sequence[Found]) -> pd.DataFrame:
+def servers_table(question: Question, found: Sequence[TimedPoint]) -> pd.DataFrame:
     """Time the best points of the scenario's own system with other servers: one row per series, seed and server."""
     if any(one.point.variant.scenario.servers for one in found):
         return pd.DataFrame()  # which of the servers helps is what servers.NAME.workers and the like vary
@@ -90,7 +90,7 @@ def servers_table(question: Question, found: Sequence[Found]) -> pd.DataFrame:
         layers: list[dict[str, Any]] = [{f"server.{rate}": factor * getattr(server, rate)} for factor in SPEEDUPS]
         layers += [{"server.workers": workers} for workers in dict.fromkeys([*WORKERS, server.workers])]
         for answer in evaluate([_with_server(best, layer) for layer in layers]):
-            if isinstance(answer, Found):
+            if isinstance(answer, TimedPoint):
                 there = answer.point.variant.scenario.server
                 rows.append(
                     {
@@ -103,7 +103,7 @@ def servers_table(question: Question, found: Sequence[Found]) -> pd.DataFrame:
     return pd.DataFrame(rows).astype({"cut": "Int64"}) if rows else pd.DataFrame()
 
 
-def _best_at_home(question: Question, found: Sequence[Found]) -> list[Found]:
+def _best_at_home(question: Question, found: Sequence[TimedPoint]) -> list[TimedPoint]:
     """Return for every series and seed the point with the shortest rounds, of those nearest to the scenario's system.
 
     Along `model.cut` the best counts, and along an axis without the scenario's own value the middle one.
@@ -113,7 +113,7 @@ def _best_at_home(question: Question, found: Sequence[Found]) -> list[Found]:
         for number, axis in enumerate(question.axes)
         if axis.key != "model.cut"
     }
-    best: dict[tuple[str, int], Found] = {}
+    best: dict[tuple[str, int], TimedPoint] = {}
     for one in found:
         key = one.point.series, one.point.variant.scenario.seed
         if all(one.point.indices[number] == index for number, index in home.items()) and (

@@ -37,7 +37,7 @@ WHAT = (
 
 
 @dataclass(frozen=True)
-class Compared:
+class BenchmarkTable:
     """The table of a benchmark.
 
     Attributes:
@@ -84,7 +84,7 @@ class Compared:
         return self.by_seed(column, late=column.endswith("_to_target")).median()
 
 
-def load_compared(folder: Path) -> Compared:
+def load_compared(folder: Path) -> BenchmarkTable:
     """Read the table of a benchmark. Raises ScenarioError if there is none, or nothing in it."""
     try:
         rows = pd.read_csv(folder / BENCHMARK)
@@ -92,7 +92,7 @@ def load_compared(folder: Path) -> Compared:
         raise ScenarioError("is not the folder of a benchmark", key="folder", found=str(folder)) from error
     if rows.empty:
         raise ScenarioError("has nothing to report", key="folder", found=str(folder))
-    return Compared(folder, rows)
+    return BenchmarkTable(folder, rows)
 
 
 def write_benchmark(folder: Path, out: Path) -> Path:
@@ -120,7 +120,7 @@ AIMS = (
 )
 
 
-def headlines(found: Compared) -> list[Markup]:
+def headlines(found: BenchmarkTable) -> list[Markup]:
     """Say who is best in what, and with whose interval of ranks its own overlaps."""
     sentences = []
     for column, more, words in AIMS:
@@ -149,7 +149,7 @@ def headlines(found: Compared) -> list[Markup]:
     return sentences
 
 
-def ranked_by(found: Compared, column: str, more: bool) -> pd.DataFrame:
+def ranked_by(found: BenchmarkTable, column: str, more: bool) -> pd.DataFrame:
     """The mean rank of each variant, with its interval."""
     return ranks(found.by_seed(column, late=not more), more)
 
@@ -179,7 +179,7 @@ class Rank(Column):
         return Cell(self.read(rank), below, -rank, rank)
 
 
-def columns(found: Compared) -> list[Column]:
+def columns(found: BenchmarkTable) -> list[Column]:
     """List the columns of the table that say something."""
     every = [
         Column("Accuracy", "score", percent, more_is_better=True),
@@ -207,7 +207,7 @@ def columns(found: Compared) -> list[Column]:
     return [column for column in every if known[column.key].notna().any()]
 
 
-def with_ranks(found: Compared) -> pd.DataFrame:
+def with_ranks(found: BenchmarkTable) -> pd.DataFrame:
     """The rows of the scenario's own links, with the mean ranks of their variants."""
     rows = found.own
     for column, more, _ in AIMS:
@@ -218,7 +218,7 @@ def with_ranks(found: Compared) -> pd.DataFrame:
     return rows
 
 
-def table(found: Compared, shown: Sequence[Column]) -> Table:
+def table(found: BenchmarkTable, shown: Sequence[Column]) -> Table:
     """Tabulate what each variant has reached and spent."""
     rows = with_ranks(found)
     listed = [
@@ -232,7 +232,7 @@ def table(found: Compared, shown: Sequence[Column]) -> Table:
     return by_variant(shown, listed, note=note)
 
 
-def panels(found: Compared) -> list[Panel]:
+def panels(found: BenchmarkTable) -> list[Panel]:
     """List the sections of the page."""
     target = percent(float(found.own["target"].median()))
     about = f"The target is a share of the best accuracy of {found.reference}, seed by seed: {target} in the median."
@@ -254,7 +254,7 @@ LINKS = (
 )
 
 
-def fronts(found: Compared) -> list[Drawing]:
+def fronts(found: BenchmarkTable) -> list[Drawing]:
     """List the figures of accuracy against what it costs."""
     time_s, moved = found.medians("simulated_s"), found.medians("bytes_up") + found.medians("bytes_down")
     memory = found.medians("client_memory_bytes")
@@ -287,7 +287,7 @@ def against(scores: pd.Series, cost: pd.Series, title: str) -> go.Figure:
     return figure.update_yaxes(title="accuracy (%)")
 
 
-def on_links(found: Compared, others: Sequence[str]) -> Table:
+def on_links(found: BenchmarkTable, others: Sequence[str]) -> Table:
     """Tabulate the time to the target on the scenario's links and on others."""
     column = ToTarget("", "seconds_to_target", duration)
     cells = []
@@ -304,13 +304,13 @@ def on_links(found: Compared, others: Sequence[str]) -> Table:
     return Table(["Variant", "The scenario's links", *others], cells)
 
 
-def in_sentences(found: Compared) -> Table:
+def in_sentences(found: BenchmarkTable) -> Table:
     """Tell of each method what its users need to know."""
     rows = [[Cell(name), Cell(sentence(found, name))] for name in found.variants]
     return Table(["Variant", "What it is like"], rows, words=["What it is like"])
 
 
-def sentence(found: Compared, name: str) -> str:
+def sentence(found: BenchmarkTable, name: str) -> str:
     """What a method spares, and its figures against those of the reference."""
     own, first = found.of(name), found.of(found.reference)
     traits = [words for needed, words in WHAT if all(own[key].iloc[0] == value for key, value in needed.items())]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
 
-    from sfl_sim.report.frames import Frames, Variant
+    from sfl_sim.report.frames import Frames, ShownVariant
     from sfl_sim.report.results import Numbers
 
 # Where the time goes
@@ -220,7 +220,7 @@ def frontier_figure(frames: Frames, found: Frontier) -> go.Figure:
 
 
 def _place(
-    figure: go.Figure, variant: Variant, seeds: pd.DataFrame, middle: Numbers, spread: Numbers, text: str
+    figure: go.Figure, variant: ShownVariant, seeds: pd.DataFrame, middle: Numbers, spread: Numbers, text: str
 ) -> None:
     """Mark a variant's seeds, and over them its median with ± the spread; pale off the front."""
     opacity = 1.0 if middle["best"] else PALE
@@ -271,9 +271,9 @@ class TimeWindow:
         alike: whether the clients of all variants are there at the same times.
     """
 
-    variants: Sequence[Variant]
+    variants: Sequence[ShownVariant]
     until_s: float
-    whose: Variant
+    whose: ShownVariant
     stays: pd.DataFrame
     alike: bool
 
@@ -302,10 +302,10 @@ class TimeWindow:
         return known.sort_values(["there_s", "lost"], ascending=False, kind="stable").index
 
 
-def first_window(frames: Frames, variants: Sequence[Variant]) -> TimeWindow:
+def first_window(frames: Frames, variants: Sequence[ShownVariant]) -> TimeWindow:
     """Find what is seen until half of the variants are done."""
 
-    def stays_of(variant: Variant, until_s: float) -> pd.DataFrame:
+    def stays_of(variant: ShownVariant, until_s: float) -> pd.DataFrame:
         stays = variant.rows("presence", ["client", "from_s", "until_s"])
         stays = stays[stays["from_s"] < until_s].reset_index(drop=True)
         return stays.assign(until_s=stays["until_s"].astype(float).clip(upper=until_s))
@@ -400,7 +400,7 @@ def present(frames: Frames, window: TimeWindow) -> go.Figure:
     return window.on_time_axis(figure).update_yaxes(title="clients", rangemode="tozero")
 
 
-def lost(frames: Frames, variants: Sequence[Variant]) -> go.Figure:
+def lost(frames: Frames, variants: Sequence[ShownVariant]) -> go.Figure:
     """Participants that have dropped out since the beginning, as a share of all who took part, seeds together."""
     figure = figures.canvas(280)
     for variant, rows in of_each(frames.rounds, variants):

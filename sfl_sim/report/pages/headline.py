@@ -20,13 +20,13 @@ from sfl_sim.scenario.fields import Concern
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sfl_sim.report.frames import Frames, Variant
+    from sfl_sim.report.frames import Frames, ShownVariant
     from sfl_sim.report.results import Numbers
 
 ARRIVAL_ORDER = "fcfs"
 MAX_COMPARISONS = 3
 
-Found = tuple["Variant", "Numbers"]
+VariantNumbers = tuple["ShownVariant", "Numbers"]
 
 
 def headline(frames: Frames) -> list[Markup]:
@@ -39,7 +39,7 @@ def headline(frames: Frames) -> list[Markup]:
     if not shown.variants:
         return [*repriced, Markup("No variant is sure to learn the same as before: all must be trained again.")]
     middle = medians(shown).to_dict("index")
-    found: list[Found] = [(variant, middle[variant.label]) for variant in shown.variants]
+    found: list[VariantNumbers] = [(variant, middle[variant.label]) for variant in shown.variants]
     sentences = _leaders(shown, found) + ([] if len(frames.runs) > 1 else _order_costs(shown, found)) + choice(shown)
     if sentences and len(shown.variants) < len(frames.variants):
         number = f"{len(shown.variants)} of {plural(len(frames.variants), 'variant')}"
@@ -47,7 +47,7 @@ def headline(frames: Frames) -> list[Markup]:
     return repriced + sentences
 
 
-def _leaders(frames: Frames, found: list[Found]) -> list[Markup]:
+def _leaders(frames: Frames, found: list[VariantNumbers]) -> list[Markup]:
     if frames.timing_only:
         return [_fastest(frames, found)]
     goals = [aim for aim in aims(frames) if aim.target is not None]
@@ -82,18 +82,18 @@ def told_by_seeds(ours: pd.Series, theirs: pd.Series, text: Callable[[float], st
     return f" The ranges over seeds overlap: seed by seed, the first {doing} with {how_many}{level}."
 
 
-def _by_seed(frames: Frames, variant: Variant, numbers: pd.Series) -> pd.Series:
+def _by_seed(frames: Frames, variant: ShownVariant, numbers: pd.Series) -> pd.Series:
     """Those of the numbers, a column like one of the summary, that belong to a variant, by seed."""
     own = frames.summary["variant"] == variant.label
     return numbers[own].set_axis(frames.summary.loc[own, "seed"])
 
 
-def _fastest(frames: Frames, found: list[Found]) -> Markup:
+def _fastest(frames: Frames, found: list[VariantNumbers]) -> Markup:
     ranked = sorted(((v, _round_s(numbers)) for v, numbers in found), key=lambda pair: pair[1])
     (first, least_s), *others = ranked
     lost = dict(absence_costs(frames.rounds).groupby("variant")["lost_share"].median())
 
-    def dropping(variant: Variant) -> str:
+    def dropping(variant: ShownVariant) -> str:
         """Say how many participants it loses, where it may lose any: what was lost is not learned."""
         share = lost.get(variant.label)
         if share is None:
@@ -141,7 +141,7 @@ def _first_to_target(aim: Aim) -> Markup:
     return sentence + "; the next is " + second.html + f" after {needed}." + sure
 
 
-def _reaching(aim: Aim, variant: Variant) -> str:
+def _reaching(aim: Aim, variant: ShownVariant) -> str:
     """Say how many seeds reach the target, if not all do."""
     seeds = aim.seeds(variant)
     reached = int(seeds[TIME.key].notna().sum())
@@ -154,7 +154,7 @@ def _some(aim: Aim) -> str:
     return " with more than half of its seeds" if any(seeds[TIME.key].notna().any() for seeds in others) else ""
 
 
-def _times_as_fast(aim: Aim, variant: Variant) -> Markup:
+def _times_as_fast(aim: Aim, variant: ShownVariant) -> Markup:
     """Say how it compares with the baseline, if that is another one and did run."""
     baseline = aim.baseline
     low, high = aim.speedup(variant, TIME)
@@ -166,7 +166,7 @@ def _times_as_fast(aim: Aim, variant: Variant) -> Markup:
     return escape(f", {at_least}{factor(low)} as fast as ") + baseline.html + of_whom
 
 
-def _most_accurate(frames: Frames, found: list[Found]) -> Markup:
+def _most_accurate(frames: Frames, found: list[VariantNumbers]) -> Markup:
     score = frames.score
     measured = [(variant, numbers) for variant, numbers in found if not math.isnan(numbers[score])]
     (first, best), *others = sorted(measured, key=lambda pair: -pair[1][score])
@@ -184,7 +184,7 @@ def _most_accurate(frames: Frames, found: list[Found]) -> Markup:
     return sentence + told_by_seeds(ours, theirs, percent)
 
 
-def _order_costs(frames: Frames, found: list[Found]) -> list[Markup]:
+def _order_costs(frames: Frames, found: list[VariantNumbers]) -> list[Markup]:
     """One sentence for each pair of variants that differ in their order alone, one of them in arrival order.
 
     Of more than `MAX_COMPARISONS`, the costliest of each method. A preset may come with a number of clients of its own;
@@ -194,7 +194,7 @@ def _order_costs(frames: Frames, found: list[Found]) -> list[Markup]:
     summary = frames.summary.assign(round_s=frames.summary["simulated_s"] / frames.summary["rounds"])
     round_s = summary.pivot_table(index="seed", columns="variant", values="round_s")
 
-    def rest(variant: Variant) -> tuple[int, str]:
+    def rest(variant: ShownVariant) -> tuple[int, str]:
         settings = variant.run.settings[variant.name]
         return clients[variant.label], str({key: value for key, value in settings.items() if not _is_of_order(key)})
 
@@ -220,7 +220,9 @@ def _is_of_order(key: str) -> bool:
     return concern_of(key) is Concern.ORDER
 
 
-def _order_cost(frames: Frames, pair: Found, free: Found, change: pd.Series, of_several: bool = False) -> str:
+def _order_cost(
+    frames: Frames, pair: VariantNumbers, free: VariantNumbers, change: pd.Series, of_several: bool = False
+) -> str:
     """Say what an order costs and gains over arrival order, and what the seeds do not agree on.
 
     Args:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
 
-    from sfl_sim.report.frames import Frames, Variant
+    from sfl_sim.report.frames import Frames, ShownVariant
 
 # Labels
 
@@ -66,7 +66,7 @@ def history_panels(frames: Frames) -> list[Panel]:
     ]
 
 
-def label_history(frames: Frames, variant: Variant) -> go.Figure:
+def label_history(frames: Frames, variant: ShownVariant) -> go.Figure:
     """Accuracy of each label after each round (median over seeds), above the performance gap."""
     labels = frames.labels[frames.labels["variant"] == variant.label]
     labels = labels.assign(rank=label_ranks(labels))
@@ -93,7 +93,7 @@ def label_history(frames: Frames, variant: Variant) -> go.Figure:
     return figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()), row=2)
 
 
-def accuracy_by_rank(frames: Frames, shown: Sequence[Variant]) -> go.Figure:
+def accuracy_by_rank(frames: Frames, shown: Sequence[ShownVariant]) -> go.Figure:
     """Accuracy of the labels over the last rounds by their place in the order: lines for `shown`, ± over seeds.
 
     The other variants are pale lines behind them.
@@ -128,7 +128,7 @@ class RoundFilm:
         served: the dominant labels of the clients whose training jobs the server ran, in order.
     """
 
-    variant: Variant
+    variant: ShownVariant
     round: int
     names: pd.Series
     matrices: dict[Any, pd.DataFrame]
@@ -240,7 +240,7 @@ UNSEEN = "The steeper a line falls with ρ, the more its devices know only their
 
 
 @dataclass(frozen=True)
-class Exits:
+class ExitAnswers:
     """Answers of the models of one variant; a row per seed, or several, means over clients.
 
     Attributes:
@@ -249,13 +249,13 @@ class Exits:
         by_threshold: as `metrics.exit_metrics.trade_off` gives it, from all at the server to all on the devices.
     """
 
-    variant: Variant
+    variant: ShownVariant
     achieved: pd.DataFrame
     by_rho: pd.DataFrame
     by_threshold: pd.DataFrame
 
 
-def exits(frames: Frames) -> list[Exits]:
+def exits(frames: Frames) -> list[ExitAnswers]:
     """List the exits of every variant whose answers were recorded; none if no device has an exit."""
     found = []
     for variant, summary in of_each(frames.summary, frames.variants):
@@ -268,7 +268,7 @@ def exits(frames: Frames) -> list[Exits]:
         thresholds = [0.0, *entropy.quantile(np.linspace(0, 1, THRESHOLDS)).unique(), math.inf]
         by_rho = achieved_by_rho(answers, summary["rho"].max(), n_labels)
         by_threshold = trade_off(answers, thresholds).reset_index()
-        found.append(Exits(variant, achieved(answers, n_labels), by_rho, by_threshold))
+        found.append(ExitAnswers(variant, achieved(answers, n_labels), by_rho, by_threshold))
     return found if any(one.achieved["device_accuracy"].notna().any() for one in found) else []
 
 
@@ -289,12 +289,12 @@ def exit_panels(frames: Frames) -> list[Panel]:
     return [Panel("Early exits", caption, drawings, len(drawings), [exits_table(found)])]
 
 
-def exits_table(found: Sequence[Exits]) -> Table:
+def exits_table(found: Sequence[ExitAnswers]) -> Table:
     """Medians over seeds and their spread."""
     return by_variant(COLUMNS, [(one.variant, one.achieved) for one in found])
 
 
-def accuracy_by_rho(found: Sequence[Exits]) -> go.Figure:
+def accuracy_by_rho(found: Sequence[ExitAnswers]) -> go.Figure:
     """Hybrid accuracy at the oracle's thresholds against the share of unseen labels, median ± over seeds."""
     of = [(one.variant, one.by_rho) for one in found]
     figure = figures.curves(of, "rho", "hybrid_accuracy", "%{y:.1f} % at ρ = %{x:.2g}", height_px=HEIGHT_PX)
@@ -302,7 +302,7 @@ def accuracy_by_rho(found: Sequence[Exits]) -> go.Figure:
     return figure.update_yaxes(title="hybrid accuracy (%)")
 
 
-def accuracy_by_offload(found: Sequence[Exits]) -> go.Figure:
+def accuracy_by_offload(found: Sequence[ExitAnswers]) -> go.Figure:
     """Accuracy against what is offloaded, as one threshold for all clients rises; stars are the oracle's."""
     hover = "%{y:.1f} % with %{x:.0f} % offloaded"
     of = [
@@ -319,7 +319,7 @@ def accuracy_by_offload(found: Sequence[Exits]) -> go.Figure:
     return figure.update_yaxes(title="accuracy (%)")
 
 
-def silhouette(frames: Frames, variant: Variant) -> Markup:
+def silhouette(frames: Frames, variant: ShownVariant) -> Markup:
     """The variant and its silhouette score, the mean over samples: median ± over seeds."""
     rows = frames.representations[frames.representations["variant"] == variant.label]
     scores = rows.groupby("seed")["silhouette"].mean()
@@ -329,7 +329,7 @@ def silhouette(frames: Frames, variant: Variant) -> Markup:
     return variant.html + f": silhouette {scores.median():.2f}{spread}".replace("-", "−")
 
 
-def scatter(frames: Frames, variant: Variant) -> go.Figure:
+def scatter(frames: Frames, variant: ShownVariant) -> go.Figure:
     """The first seed's samples where t-SNE put them, coloured by label."""
     rows = variant.first_seed(frames.representations)
     names = label_names(frames, variant)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
 
-    from sfl_sim.report.frames import Frames, Variant
+    from sfl_sim.report.frames import Frames, ShownVariant
 
-    Slices = Sequence[tuple[Variant, pd.DataFrame]]  # the points of each variant
+    Slices = Sequence[tuple[ShownVariant, pd.DataFrame]]  # the points of each variant
 
 UNDERTRAINED = 0.5
 """A model whose loss is more than this share of that of guessing has learned little."""
@@ -100,7 +100,7 @@ def undertrained(frames: Frames, lines: Slices) -> dict[str, str]:
     return texts
 
 
-def _of(variant: Variant, points: pd.DataFrame) -> pd.DataFrame:
+def _of(variant: ShownVariant, points: pd.DataFrame) -> pd.DataFrame:
     return points[(points["run"] == str(variant.run.folder)) & (points["variant"] == variant.name)]
 
 

@@ -16,7 +16,18 @@ from sfl_sim.report import display, figures
 from sfl_sim.report.figures import MAX_BANDS, MAX_NARROW_BANDS, MAX_POINTS
 from sfl_sim.report.load import TABLES
 from sfl_sim.report.panel import Column, Declared, Panel, by_variant, columns_of
-from sfl_sim.report.results import BYTES, ROUNDS, TIME, Cost, accuracy, aims, in_words, knowing, of_each, target_table
+from sfl_sim.report.results import (
+    BYTES,
+    ROUNDS,
+    TIME,
+    CostToTarget,
+    accuracy,
+    aims,
+    in_words,
+    knowing,
+    of_each,
+    target_table,
+)
 from sfl_sim.scenario.given import METRICS
 
 if TYPE_CHECKING:
@@ -26,7 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-    from sfl_sim.report.frames import Frames, Variant
+    from sfl_sim.report.frames import Frames, ShownVariant
     from sfl_sim.report.results import Aim
 
 LOW_PX = 280
@@ -50,7 +61,9 @@ def bands(most: int) -> Callable[[Frames], Mapping[str, object]]:
     return lambda frames: {"bands": figures.over_seeds(frames.n_seeds, len(frames.variants) <= most)}
 
 
-def over_rounds(frames: Frames, y: str, title: str, hover: str, variants: Sequence[Variant], **more: Any) -> go.Figure:
+def over_rounds(
+    frames: Frames, y: str, title: str, hover: str, variants: Sequence[ShownVariant], **more: Any
+) -> go.Figure:
     """Medians over seeds of a column after each round, and how far they spread; `more` goes to `figures.curves`."""
     figure = figures.curves(of_each(frames.rounds, variants), "round", y, hover, **more)
     figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()), rangemode="tozero")
@@ -86,7 +99,7 @@ def own_metric_panels(frames: Frames) -> list[Panel]:
 # Accuracy and forgetting
 
 
-def against(frames: Frames, y: str, cost: Cost, variants: Sequence[Variant] | None = None) -> go.Figure:
+def against(frames: Frames, y: str, cost: CostToTarget, variants: Sequence[ShownVariant] | None = None) -> go.Figure:
     """Medians of a share after each round, ± over seeds, against what was spent by then: time, rounds or bytes."""
     variants = frames.variants if variants is None else variants
     unit, size = _unit(frames, cost)
@@ -112,13 +125,13 @@ def against(frames: Frames, y: str, cost: Cost, variants: Sequence[Variant] | No
     return figure.update_xaxes(type="log", title="simulated time", tickvals=at, ticktext=texts, tickangle=0)
 
 
-def _unit(frames: Frames, cost: Cost) -> tuple[str, float]:
+def _unit(frames: Frames, cost: CostToTarget) -> tuple[str, float]:
     if cost is ROUNDS:
         return "", 1.0
     return (display.data_unit if cost is BYTES else display.time_unit)(frames.rounds[cost.along].max())
 
 
-def accuracy_against(frames: Frames, aim: Aim, cost: Cost) -> go.Figure:
+def accuracy_against(frames: Frames, aim: Aim, cost: CostToTarget) -> go.Figure:
     """Accuracy and the target: on each curve a mark where it is reached, or a cross at its end if it is not."""
     figure = against(frames, aim.score, cost, aim.variants)
     if aim.target is None:
@@ -195,7 +208,7 @@ forgetting_panels = Declared(
 # Replay
 
 
-def replaying(frames: Frames) -> list[Variant]:
+def replaying(frames: Frames) -> list[ShownVariant]:
     """The variants that have asked for samples."""
     asked = frames.rounds.groupby("variant")["replay_requested"].sum()
     return [variant for variant in frames.variants if asked[variant.label] > 0]
@@ -226,7 +239,7 @@ def replay_share(frames: Frames, y: str, title: str) -> go.Figure:
 
 def two_lines(
     frames: Frames,
-    variants: Sequence[Variant],
+    variants: Sequence[ShownVariant],
     dotted: tuple[str, str],
     solid: tuple[str, str],
     title: str,

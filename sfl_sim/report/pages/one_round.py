@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from numpy.typing import NDArray
 
-    from sfl_sim.report.frames import Frames, Variant
+    from sfl_sim.report.frames import Frames, ShownVariant
 
 ASSISTING = ["request", "recall", "knowledge"]
 """Kinds of operations of clients that give features to others: what is asked, done and sent."""
@@ -55,13 +55,13 @@ class RoundView:
         alike: further variants with the same round.
     """
 
-    variant: Variant
+    variant: ShownVariant
     duration_s: float
     ops: pd.DataFrame
     mean_waiting: float
     label_samples: pd.DataFrame
     names: dict[Any, str]
-    alike: tuple[Variant, ...] = ()
+    alike: tuple[ShownVariant, ...] = ()
 
     @property
     def html(self) -> Markup:
@@ -165,7 +165,7 @@ def drawn(frames: Frames) -> str:
     return f"; the first {style.MAX_DETAILED} of {n_variants:,} variants" if n_variants > style.MAX_DETAILED else ""
 
 
-def _view(frames: Frames, variant: Variant) -> RoundView:
+def _view(frames: Frames, variant: ShownVariant) -> RoundView:
     times = ["requested_s", "started_s", "ended_s"]
     rounds = variant.first_seed(frames.rounds).set_index("round")
     started_s, ended_s = rounds.loc[frames.typical_round, ["started_s", "ended_s"]].to_numpy(dtype=float)
@@ -503,7 +503,7 @@ def path_table(views: Sequence[RoundView]) -> Table:
         on_it = view.critical.seconds_by("client").drop(-1, errors="ignore").head(3) / view.duration_s
         told = [f"{view.names[c]}: {display.percent(share, 0)}" for c, share in on_it.items() if share > LITTLE]
         rows.append([Cell(view.html), *cells, Cell((told or ["–"])[0], ", ".join(told[1:])), *_slack(view)])
-    return Table(["Variant", *titles, "Most on it", "Median slack", "Most slack"], rows)
+    return Table(["ShownVariant", *titles, "Most on it", "Median slack", "Most slack"], rows)
 
 
 def _slack(view: RoundView) -> tuple[Cell, Cell]:
@@ -529,7 +529,7 @@ def help_table(views: Sequence[RoundView]) -> Table | None:
             cells = [_changed(seconds, now_s, seconds == after_s.min()) for seconds in after_s]
             now = Cell(display.duration(now_s), f"round {speedups['round'].iloc[0]}")
             rows.append([Cell(view.html), now, *cells])
-    titles = ["Variant", "As it is", *map(CHANGES.__getitem__, changes)]
+    titles = ["ShownVariant", "As it is", *map(CHANGES.__getitem__, changes)]
     return Table(titles, rows, title="What would help") if rows else None
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """Section of the page.
 
     Attributes:
@@ -56,28 +56,30 @@ class Section:
 
 
 SECTIONS = {
-    "Accuracy": Section(learning.accuracy_panels, trained=True),
-    "Forgetting": Section(learning.forgetting_panels, trained=True, folded=learning.nobody_asked),
-    "Perplexity": Section(learning.perplexity_panels, trained=True),
-    "Your metrics": Section(learning.own_metric_panels, trained=True),
-    "Early exits": Section(knowledge.exit_panels, trained=True),
-    "Inputs of the last layer": Section(knowledge.representation_panels, trained=True),
-    "Labels": Section(knowledge.history_panels, trained=True, folded=learning.nobody_asked),
-    "Labels within a round": Section(knowledge.film_panels, trained=True),
-    "What less forgetting costs in time": Section(costs.frontier_panels, trained=True, folded=learning.nobody_asked),
-    "Where the time goes": Section(costs.breakdown_panels),
-    "Cuts that change": Section(learning.changing_cut_panels),
-    "The servers": Section(servers.server_panels),
-    "Availability and dropouts": Section(costs.participation_panels),
-    "Staleness": Section(learning.staleness_panels),
-    "Replay": Section(learning.replay_panels),
-    "Labels in the order of service": Section(one_round.order_panels, details=True),
-    "The server's queue": Section(one_round.queue_panels, details=True),
-    "One round, operation by operation": Section(one_round.gantt_panels, details=True),
-    "Why a round takes so long": Section(one_round.path_panels, details=True),
-    "Where to cut": Section(system.cut_panels, folded=True),
-    "Labels held by each client": Section(lambda frames: system.holdings_panels(system.held(frames)), folded=True),
-    "The fleet": Section(system.fleet_panels, folded=True),
+    "Accuracy": PageSection(learning.accuracy_panels, trained=True),
+    "Forgetting": PageSection(learning.forgetting_panels, trained=True, folded=learning.nobody_asked),
+    "Perplexity": PageSection(learning.perplexity_panels, trained=True),
+    "Your metrics": PageSection(learning.own_metric_panels, trained=True),
+    "Early exits": PageSection(knowledge.exit_panels, trained=True),
+    "Inputs of the last layer": PageSection(knowledge.representation_panels, trained=True),
+    "Labels": PageSection(knowledge.history_panels, trained=True, folded=learning.nobody_asked),
+    "Labels within a round": PageSection(knowledge.film_panels, trained=True),
+    "What less forgetting costs in time": PageSection(
+        costs.frontier_panels, trained=True, folded=learning.nobody_asked
+    ),
+    "Where the time goes": PageSection(costs.breakdown_panels),
+    "Cuts that change": PageSection(learning.changing_cut_panels),
+    "The servers": PageSection(servers.server_panels),
+    "Availability and dropouts": PageSection(costs.participation_panels),
+    "Staleness": PageSection(learning.staleness_panels),
+    "Replay": PageSection(learning.replay_panels),
+    "Labels in the order of service": PageSection(one_round.order_panels, details=True),
+    "The server's queue": PageSection(one_round.queue_panels, details=True),
+    "One round, operation by operation": PageSection(one_round.gantt_panels, details=True),
+    "Why a round takes so long": PageSection(one_round.path_panels, details=True),
+    "Where to cut": PageSection(system.cut_panels, folded=True),
+    "Labels held by each client": PageSection(lambda frames: system.holdings_panels(system.held(frames)), folded=True),
+    "The fleet": PageSection(system.fleet_panels, folded=True),
 }
 """The sections in reading order: what was learned, what it cost, one round in detail, the system. New figures are
 entered here: the docstring of `sfl_sim.report` shows how."""
@@ -141,7 +143,7 @@ def _sections(frames: Frames) -> dict[str, Callable[[], list[Panel]]]:
     frames = frames.drawn
     details = one_round.OneRound(frames)
 
-    def made(section: Section) -> list[Panel]:
+    def made(section: PageSection) -> list[Panel]:
         found = section.panels(details if section.details else frames)
         folded = section.folded(frames) if callable(section.folded) else section.folded
         return [replace(panel, folded=folded or section.details) for panel in found]

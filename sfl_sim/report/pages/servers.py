@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     import networkx as nx
     import plotly.graph_objects as go
 
-    from sfl_sim.report.frames import Frames, Variant
+    from sfl_sim.report.frames import Frames, ShownVariant
 
 MAX_CLIENTS = 300
 NAMED = 20
 """Number of servers up to which each is named in the picture."""
 
 
-def served(variant: Variant, round: int) -> pd.DataFrame:
+def served(variant: ShownVariant, round: int) -> pd.DataFrame:
     """Find which server of the first tier has served which client in a round: columns node, client."""
     ops = variant.rows("ops", ["node", "client", "started_s"], round=round)
     servers = variant.rows("servers", ["server", "above"])
@@ -35,7 +35,7 @@ def served(variant: Variant, round: int) -> pd.DataFrame:
     return jobs.sort_values("started_s")[["node", "client"]].drop_duplicates().astype({"node": str})
 
 
-def graph_of(frames: Frames, variant: Variant) -> nx.Graph[str]:
+def graph_of(frames: Frames, variant: ShownVariant) -> nx.Graph[str]:
     """Make the graph of a variant's network in a typical round."""
     clients, servers = variant.first_seed(frames.clients), variant.rows("servers")
     if servers.empty:
@@ -102,7 +102,7 @@ def _about(graph: nx.Graph[str], name: str) -> str:
     return "<br>".join(told)
 
 
-def tier_table(variants: Sequence[Variant]) -> Table:
+def tier_table(variants: Sequence[ShownVariant]) -> Table:
     """Tabulate what the servers of each tier have done: over its servers, least and most."""
     rows = []
     for variant in variants:
@@ -118,9 +118,9 @@ def tier_table(variants: Sequence[Variant]) -> Table:
                     _range(own["model_bytes"], lambda size: display.prefixed(size, "B")),
                 ]
             )  # fmt: skip
-    titles = ["Variant", "Tier", "Servers", "Clients", "Jobs", "Mean wait", "Busy", "Models"]
+    titles = ["ShownVariant", "Tier", "Servers", "Clients", "Jobs", "Mean wait", "Busy", "Models"]
     note = "Clients, share of time busy, and most bytes of models: of one server, least to most."
-    return Table(titles, rows, note=note, words=["Variant", "Tier"])
+    return Table(titles, rows, note=note, words=["ShownVariant", "Tier"])
 
 
 def _range(values: pd.Series, spelled: object) -> Cell:
@@ -131,7 +131,7 @@ def _range(values: pd.Series, spelled: object) -> Cell:
     return Cell(texts[0] if texts[0] == texts[1] else " to ".join(texts))
 
 
-def _with_tiers(frames: Frames) -> list[Variant]:
+def _with_tiers(frames: Frames) -> list[ShownVariant]:
     return [variant for variant in frames.variants[: style.MAX_DETAILED] if len(variant.rows("servers"))]
 
 

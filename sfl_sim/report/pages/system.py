@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table as TerminalTable
 
-    from sfl_sim.report.frames import Frames, Variant
+    from sfl_sim.report.frames import Frames, ShownVariant
 
 # The fleet
 
@@ -67,7 +67,7 @@ def distributions(frames: Frames, columns: list[str], title: str) -> go.Figure:
     return figure.update_yaxes(title="share of clients (%)", range=[0, 102])
 
 
-def _cuts(frames: Frames, variants: list[Variant]) -> pd.Series:
+def _cuts(frames: Frames, variants: list[ShownVariant]) -> pd.Series:
     """Each client's cut as the end of a sentence, clients in the order of their fleet; empty where variants differ."""
     clients = frames.clients[frames.clients["variant"].isin([variant.label for variant in variants])]
     cut = clients.groupby(["seed", "client"], sort=False)["cut"].agg(["min", "max"])
@@ -144,7 +144,7 @@ BARS = (
 PARETO = "Pareto cut: no other has fewer MACs or activations without more of the other"
 
 
-def models(frames: Frames) -> list[tuple[list[Variant], pd.DataFrame]]:
+def models(frames: Frames) -> list[tuple[list[ShownVariant], pd.DataFrame]]:
     """The layers (`LAYER_COLUMNS`) of each distinct model that can be cut, and the variants that have it."""
     tables = ((v, v.first_seed(frames.layers)[LAYER_COLUMNS].reset_index(drop=True)) for v in frames.variants)
     return [(variants, table) for variants, table in distinct(tables) if len(table) > 1]
@@ -169,13 +169,13 @@ def model_title(layers: pd.DataFrame) -> Markup:
     return Markup(layers["model"].iloc[0]) + text
 
 
-def cut_costs(frames: Frames, variants: list[Variant], layers: pd.DataFrame) -> go.Figure:
+def cut_costs(frames: Frames, variants: list[ShownVariant], layers: pd.DataFrame) -> go.Figure:
     """Bytes of a sample's activations at each cut above the MACs before it, and the cuts of `variants` on top.
 
     Args:
         layers: of the variants' model, with `LAYER_COLUMNS`.
     """
-    uses: dict[tuple[tuple[int, int], ...], list[Variant]] = {}  # whose it is that so many clients have a cut
+    uses: dict[tuple[tuple[int, int], ...], list[ShownVariant]] = {}  # whose it is that so many clients have a cut
     for variant in variants:
         by_cut = Counter(variant.first_seed(frames.clients)["cut"].dropna().astype(int))
         if by_cut:
@@ -313,7 +313,7 @@ def held(frames: Frames) -> Held:
 
 
 @dataclass(frozen=True)
-class Partition:
+class PartitionResult:
     """Result of one partition.
 
     Attributes:
@@ -333,7 +333,7 @@ class Preview:
 
     name: str
     common: str
-    partitions: list[Partition]
+    partitions: list[PartitionResult]
     left_out: int
 
 
@@ -360,13 +360,13 @@ def write_preview(preview: Preview, out: Path) -> Path:
 
 def preview_table(preview: Preview) -> Table:
     """The partitions in numbers, those that are alike in one row."""
-    titles = ["Partition", "Clients", "Empty", "Samples", "Labels", "Divergence"]
+    titles = ["PartitionResult", "Clients", "Empty", "Samples", "Labels", "Divergence"]
     alike = distinct((partition, partition.counts) for partition in preview.partitions)
     known = [replace(own[0], name=_alike([each.name for each in own], len(alike))) for own, _ in alike]
-    return Table(titles, [_numbers(partition) for partition in known], words=["Partition"])
+    return Table(titles, [_numbers(partition) for partition in known], words=["PartitionResult"])
 
 
-def _numbers(partition: Partition) -> list[Cell]:
+def _numbers(partition: PartitionResult) -> list[Cell]:
     counts = partition.counts.to_numpy()
     sizes, labels, divergence = counts.sum(axis=1), (counts > 0).sum(axis=1), label_divergence(counts)
     texts = [

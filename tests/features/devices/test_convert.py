@@ -15,7 +15,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.features.devices.convert import FORMS, convert
 from sfl_sim.rng import stream
 from sfl_sim.scenario.optional_sections import Availability
-from sfl_sim.scenario.sections import Compute, Network
+from sfl_sim.scenario.sections import Compute, NetworkSection
 from sfl_sim.system.availability import draw_presence
 from sfl_sim.system.devices import draw_devices
 from sfl_sim.system.network import draw_links
@@ -144,7 +144,7 @@ def test_a_scenario_takes_what_was_converted(tmp_path: Path) -> None:
     made("pensieve", tmp_path / "out", a="0 1\n1 2\n2 3\n", b="0 1\n1 5\n")
     _, rates, _ = draw_devices(3, stream(0, ""), Compute(profile=str(tmp_path / "out" / "devices.csv")), None)
     assert rates.min() > 300_774_272 / 0.06
-    uplinks, *_ = draw_links(3, stream(0, ""), Network(profile=None, trace=str(tmp_path / "out" / "out")))
+    uplinks, *_ = draw_links(3, stream(0, ""), NetworkSection(profile=None, trace=str(tmp_path / "out" / "out")))
     assert sorted(link.mean_bps for link in uplinks)[::2] in ([2.5e6, 5e6], [2.5e6, 2.5e6])
     assert draw_presence(2, stream(0, ""), Availability(profile=str(tmp_path / "out" / "availability.csv")))
 

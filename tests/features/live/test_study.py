@@ -15,9 +15,9 @@ from sfl_sim.cli import main
 from sfl_sim.engine.evaluation import Evaluator
 from sfl_sim.errors import ScenarioError
 from sfl_sim.features.live.calibration import calibrate_live
-from sfl_sim.features.live.links import Key
+from sfl_sim.features.live.links import RunKey
 from sfl_sim.features.live.page import write_live
-from sfl_sim.features.live.study import Nodes, live, simulate
+from sfl_sim.features.live.study import LiveNodes, live, simulate
 from sfl_sim.runs.news import silent
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import load, parse
@@ -128,14 +128,14 @@ def test_what_cannot_be_live_is_said_before_anything_begins(changes, problem, tm
 def test_wrong_places_of_nodes_are_told(tmp_path):
     study = parse(SCENARIO)
     for nodes, problem in (
-        (Nodes(listen="127.0.0.1:1"), "are given together"),
-        (Nodes(listen="127.0.0.1", key=tmp_path / "key"), "is no address"),
-        (Nodes(listen="203.0.113.1:5", key=tmp_path / "key"), "cannot be listened at"),
+        (LiveNodes(listen="127.0.0.1:1"), "are given together"),
+        (LiveNodes(listen="127.0.0.1", key=tmp_path / "key"), "is no address"),
+        (LiveNodes(listen="203.0.113.1:5", key=tmp_path / "key"), "cannot be listened at"),
     ):
         with pytest.raises(ScenarioError, match=problem):
             live(study, tmp_path / "out", nodes=nodes, notify=silent)
     with pytest.raises(ScenarioError, match="nodes elsewhere are what they are"):
-        live(study, tmp_path / "out", nodes=Nodes(address="auto"), emulate=True, notify=silent)
+        live(study, tmp_path / "out", nodes=LiveNodes(address="auto"), emulate=True, notify=silent)
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ def refused(arguments, capsys):
 def test_an_agent_says_why_it_cannot_take_part(waiting, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sfl_sim.features.live.agent.ANSWERS_S", 2.0)
     address, key, _ = waiting
-    Key.new().write(tmp_path / "other")
+    RunKey.new().write(tmp_path / "other")
     agent = ["live", "agent", "--server", address, "--client", "0", "--key"]
     assert "has another key" in refused([*agent, str(tmp_path / "other")], capsys)
     assert "is no key" in refused([*agent, str(tmp_path / "none")], capsys)

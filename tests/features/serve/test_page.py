@@ -14,7 +14,7 @@ from synthetic_serving import Method, Rule, World, write_served
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.features.serve import page as serving
-from sfl_sim.features.serve.load import MAX_DETAILED, Served, load_serving
+from sfl_sim.features.serve.load import MAX_DETAILED, ServedFolder, load_serving
 from sfl_sim.features.serve.page import groups_table, headline, panels, results, warnings, write_serving
 from sfl_sim.report.figures import wide_axis
 
@@ -28,7 +28,7 @@ def page_of(folder: Path) -> str:
     return write_serving(folder, folder / "serving.html").read_text(encoding="utf-8")
 
 
-def figures_of(served: Served) -> dict[str, int]:
+def figures_of(served: ServedFolder) -> dict[str, int]:
     """How many figures each panel has, drawn, by its title."""
     return {panel.title: len(panel.figures) for panel in panels(served)}
 
@@ -132,37 +132,37 @@ SWEEP = World(rules=(Rule("oracle"),), rates=(10.0, 40.0, 320.0))
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Served:
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> ServedFolder:
     return load_serving(write_served(tmp_path_factory.mktemp("served") / "sweep", SWEEP))
 
 
 @pytest.fixture(scope="module")
-def thresholds(tmp_path_factory: pytest.TempPathFactory) -> Served:
+def thresholds(tmp_path_factory: pytest.TempPathFactory) -> ServedFolder:
     """Two methods with so many fixed thresholds that not all can be drawn, an oracle and a rule."""
     fixed = tuple(Rule("fixed", value) for value in (0.05, 0.2, 0.8, 1.6))
     world = World(rules=(*fixed, Rule("oracle"), Rule("offload_rate", 0.3)), rates=(30.0,), seeds=(0,), requests=2000)
     return load_serving(write_served(tmp_path_factory.mktemp("served") / "thresholds", world))
 
 
-def test_details_are_shown_at_the_highest_rate_that_all_keep_up_with(sweep: Served) -> None:
+def test_details_are_shown_at_the_highest_rate_that_all_keep_up_with(sweep: ServedFolder) -> None:
     assert sweep.rate_per_s == 40
     assert set(sweep.at_rate["rate_per_s"]) == {40}
     assert len(sweep.detailed) == 2
 
 
-def test_of_too_many_variants_rules_are_drawn_and_fixed_thresholds_left_out(thresholds: Served) -> None:
+def test_of_too_many_variants_rules_are_drawn_and_fixed_thresholds_left_out(thresholds: ServedFolder) -> None:
     assert len(thresholds.series) > MAX_DETAILED
     assert {series.threshold for series, _ in thresholds.detailed} == {"oracle", "offload_rate"}
 
 
-def test_colours_tell_what_was_trained_and_dashes_its_thresholds(thresholds: Served) -> None:
+def test_colours_tell_what_was_trained_and_dashes_its_thresholds(thresholds: ServedFolder) -> None:
     colours = {series.family: series.colour for series in thresholds.series}
     assert len(set(colours.values())) == 2
     assert all(series.colour == colours[series.family] for series in thresholds.series)
     assert {series.dash for series in thresholds.series if series.threshold == "oracle"} == {"solid"}
 
 
-def test_the_curve_of_latencies_passes_through_its_marks(sweep: Served) -> None:
+def test_the_curve_of_latencies_passes_through_its_marks(sweep: ServedFolder) -> None:
     curve, marks = serving.survival(sweep).data[:2]
     trials = sweep.detailed[0][1]
     latency_s = sweep.requests(trials, ["arrived_s", "ended_s"]).eval("ended_s - arrived_s")
@@ -172,26 +172,26 @@ def test_the_curve_of_latencies_passes_through_its_marks(sweep: Served) -> None:
     assert np.interp([-50, -5, -1], -curve.y, curve.x) == pytest.approx(marks.x, rel=0.02)
 
 
-def test_the_parts_of_a_bar_add_up_to_its_latency(sweep: Served) -> None:
+def test_the_parts_of_a_bar_add_up_to_its_latency(sweep: ServedFolder) -> None:
     for prefix, told in (("", "latency_s"), ("tail_", "p95_s")):
         lengths = np.sum([bar.x for bar in serving.parts(sweep, prefix).data], axis=0)
         expected = [1e3 * trials[told].mean() for _, trials in sweep.detailed]
         assert lengths == pytest.approx(expected, rel=0.03)
 
 
-def test_marks_are_hollow_and_bars_pale_where_a_fleet_falls_behind(sweep: Served) -> None:
+def test_marks_are_hollow_and_bars_pale_where_a_fleet_falls_behind(sweep: ServedFolder) -> None:
     line, *bars = (trace for trace in serving.p95(sweep).data[:3])
     assert list(line.marker.color) == [sweep.series[0].colour] * 2 + ["#FFFFFF"]
     assert [(tuple(bar.x), bar.opacity) for bar in bars] == [((10, 40), 1.0), ((40, 320), serving.PALE)]
 
 
-def test_without_load_latency_is_as_eq_12_says_and_under_load_beyond(sweep: Served) -> None:
+def test_without_load_latency_is_as_eq_12_says_and_under_load_beyond(sweep: ServedFolder) -> None:
     ratios = np.array([line.y for line in serving.eq12(sweep).data])
     assert np.median(ratios[:, 0]) == pytest.approx(1)
     assert (ratios[:, -1] > 5).all()
 
 
-def test_the_front_excludes_what_is_slower_and_less_right(thresholds: Served) -> None:
+def test_the_front_excludes_what_is_slower_and_less_right(thresholds: ServedFolder) -> None:
     points = serving.choices(thresholds)
     assert len(points) == len(thresholds.series)
     for label, row in points.iterrows():
@@ -201,7 +201,7 @@ def test_the_front_excludes_what_is_slower_and_less_right(thresholds: Served) ->
     assert sorted(front.y) == list(front.y) == sorted(100 * points.loc[points["best"], "accuracy"])
 
 
-def test_one_threshold_for_all_never_beats_the_oracle_at_the_same_test_sets(thresholds: Served) -> None:
+def test_one_threshold_for_all_never_beats_the_oracle_at_the_same_test_sets(thresholds: ServedFolder) -> None:
     answers = thresholds.rows("answers")
     assert len(answers)
     traces = serving.by_offload(thresholds, answers).data
@@ -210,7 +210,7 @@ def test_one_threshold_for_all_never_beats_the_oracle_at_the_same_test_sets(thre
         assert max(curve.y[1:-1]) <= star.y[0]
 
 
-def test_a_rule_s_course_ends_at_the_share_it_is_to_hold(thresholds: Served) -> None:
+def test_a_rule_s_course_ends_at_the_share_it_is_to_hold(thresholds: ServedFolder) -> None:
     assert {series.threshold for series, _ in serving.adapting(thresholds)} == {"offload_rate"}
     (panel,) = serving.rule_panels(thresholds)
     (_, threshold), (_, offloaded), _ = panel.figures
@@ -224,7 +224,7 @@ def test_a_rule_s_course_ends_at_the_share_it_is_to_hold(thresholds: Served) -> 
 # Words
 
 
-def led(thresholds_s: dict[str, list[float]], sweep: Served, behind: list[bool]) -> list[str]:
+def led(thresholds_s: dict[str, list[float]], sweep: ServedFolder, behind: list[bool]) -> list[str]:
     """What is said of the ranking if the two series have these p95 at the three rates."""
     trials = sweep.trials.copy()
     for label, p95_s in thresholds_s.items():
@@ -234,7 +234,7 @@ def led(thresholds_s: dict[str, list[float]], sweep: Served, behind: list[bool])
     return headline(replace(sweep, trials=trials))
 
 
-def test_it_is_told_at_which_rate_the_ranking_changes(sweep: Served) -> None:
+def test_it_is_told_at_which_rate_the_ranking_changes(sweep: ServedFolder) -> None:
     a, b = (series.label for series in sweep.series)
     kept_up = [False, False, False]
     told = led({a: [1.0, 2.0, 9.0], b: [3.0, 2.5, 4.0]}, sweep, kept_up)
@@ -245,7 +245,7 @@ def test_it_is_told_at_which_rate_the_ranking_changes(sweep: Served) -> None:
     assert any("At no rate is another variant clearly quicker" in text for text in told)
 
 
-def test_each_group_has_a_row(sweep: Served) -> None:
+def test_each_group_has_a_row(sweep: ServedFolder) -> None:
     table = groups_table(sweep)
     assert sorted(row[0].below for row in table.rows) == ["fast", "fast", "middle", "middle", "slow", "slow"]
 

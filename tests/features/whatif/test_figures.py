@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from synthetic_whatif import BANDWIDTHS, CUTS, LAYERS, Vary, World, write_whatif
 
 from sfl_sim.features.whatif import figures as whatif_figures
-from sfl_sim.features.whatif.load import Axis, WhatIf, load_whatif
+from sfl_sim.features.whatif.load import ShownAxis, WhatIfFolder, load_whatif
 from sfl_sim.features.whatif.page import first_to_target, trained, trained_panels, trained_table
 from sfl_sim.report import style
 from sfl_sim.store.columns import BREAKDOWN
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whatif(folder: Path) -> WhatIf:
+def whatif(folder: Path) -> WhatIfFolder:
     return load_whatif(folder)
 
 
@@ -47,19 +47,21 @@ def star_of(figure: go.Figure, **chosen: object) -> go.Scatter:
     return star
 
 
-def across_of(whatif: WhatIf) -> Axis:
+def across_of(whatif: WhatIfFolder) -> ShownAxis:
     assert whatif.across is not None
     return whatif.across
 
 
-def numbers(values: tuple[float, ...]) -> Axis:
-    return Axis("clients.network.scale", list(values), [f"{value:g}" for value in values], None, 0)
+def numbers(values: tuple[float, ...]) -> ShownAxis:
+    return ShownAxis("clients.network.scale", list(values), [f"{value:g}" for value in values], None, 0)
 
 
 # What a round takes
 
 
-def test_the_parts_of_a_bar_add_up_to_the_median_and_the_star_is_at_the_least(folder: Path, whatif: WhatIf) -> None:
+def test_the_parts_of_a_bar_add_up_to_the_median_and_the_star_is_at_the_least(
+    folder: Path, whatif: WhatIfFolder
+) -> None:
     points = pd.read_parquet(folder / "points.parquet")
     points = points[(points[BANDWIDTH] == 1) & (points["series"] == "splitfed_v1")]
     median_s = points.groupby("model.cut")["round_s"].median()
@@ -74,7 +76,7 @@ def test_the_parts_of_a_bar_add_up_to_the_median_and_the_star_is_at_the_least(fo
     assert (star.y[0], star.x[0]) == (median_s.idxmin() - 1, pytest.approx(median_s.min()))
 
 
-def test_the_own_cut_is_bold_and_cuts_that_are_not_pareto_are_pale(whatif: WhatIf) -> None:
+def test_the_own_cut_is_bold_and_cuts_that_are_not_pareto_are_pale(whatif: WhatIfFolder) -> None:
     names = list(whatif_figures.stacked(whatif, whatif.series[0]).layout.yaxis.ticktext)
     assert names[1] == "<b>2 pw1</b>"
     pale = [whatif_figures.PALE_NAME in name for name in names]
@@ -98,7 +100,7 @@ def test_numbers_lie_on_a_numeric_axis_in_their_order(tmp_path: Path) -> None:
     assert queue.y[0] > queue.y[1] > queue.y[2]
 
 
-def test_each_series_has_a_line_and_a_star_at_its_own_best(whatif: WhatIf) -> None:
+def test_each_series_has_a_line_and_a_star_at_its_own_best(whatif: WhatIfFolder) -> None:
     figure = whatif_figures.by_series(whatif)
     lines, stars = figure.data[::2], figure.data[1::2]
     assert [line.name for line in lines] == ["splitfed_v2", "splitfed_v1"]
@@ -109,7 +111,7 @@ def test_each_series_has_a_line_and_a_star_at_its_own_best(whatif: WhatIf) -> No
 # Where the best changes
 
 
-def test_the_map_marks_the_least_of_each_column(whatif: WhatIf) -> None:
+def test_the_map_marks_the_least_of_each_column(whatif: WhatIfFolder) -> None:
     for draw in (whatif_figures.time_map, partial(whatif_figures.time_map, over_best=True)):
         heat, _, stars = draw(whatif, whatif.series[0], across_of(whatif)).data
         assert list(stars.y) == list(np.argmin(heat.z, axis=0))
@@ -137,7 +139,7 @@ def test_who_is_ahead_by_less_than_a_percent_does_not_take_over() -> None:
 
 
 def test_names_have_no_number_between_them() -> None:
-    orders = Axis("server.order", ["fcfs", "cyclic"], ["fcfs", "cyclic"], 0, 0)
+    orders = ShownAxis("server.order", ["fcfs", "cyclic"], ["fcfs", "cyclic"], 0, 0)
     times_s = np.array([[1.0, 3.0], [2.0, 2.0]])
     assert list(whatif_figures.step_line(times_s, orders)[0]) == [-0.5, 0.5, 0.5, 1.5]
 
@@ -173,7 +175,7 @@ def test_holes_in_the_map_stay_holes(tmp_path: Path) -> None:
 
 
 def test_every_class_has_a_star_at_its_own_best_and_slow_devices_want_shallow_cuts(
-    folder: Path, whatif: WhatIf
+    folder: Path, whatif: WhatIfFolder
 ) -> None:
     clients = pd.read_parquet(folder / "clients.parquet")
     clients = clients[(clients[BANDWIDTH] == 1) & (clients["series"] == "splitfed_v2")]
@@ -187,7 +189,7 @@ def test_every_class_has_a_star_at_its_own_best_and_slow_devices_want_shallow_cu
     assert stars[0].y[0] <= stars[1].y[0] <= stars[2].y[0]
 
 
-def test_all_classes_take_the_whole_round_and_the_slow_wait_the_least(whatif: WhatIf) -> None:
+def test_all_classes_take_the_whole_round_and_the_slow_wait_the_least(whatif: WhatIfFolder) -> None:
     figure = whatif_figures.spent(whatif, whatif.series[0], at=24)
     lengths = np.sum([bar.x for bar in figure.data], axis=0)
     waiting = next(bar for bar in figure.data if bar.name == style.RESOURCE_NAMES["barrier"])
@@ -195,7 +197,7 @@ def test_all_classes_take_the_whole_round_and_the_slow_wait_the_least(whatif: Wh
     assert waiting.x[0] < waiting.x[1] < waiting.x[2]
 
 
-def test_memory_is_one_line_where_classes_do_not_differ_and_energy_one_for_each(whatif: WhatIf) -> None:
+def test_memory_is_one_line_where_classes_do_not_differ_and_energy_one_for_each(whatif: WhatIfFolder) -> None:
     memory = whatif_figures.client_cost(whatif, whatif.series[0], "client_memory_bytes")
     assert [line.name for line in memory.data] == ["the most of any client"]
     assert (np.diff(memory.data[0].x) > 0).all()
@@ -206,7 +208,7 @@ def test_memory_is_one_line_where_classes_do_not_differ_and_energy_one_for_each(
 # Servers and runs
 
 
-def test_the_ring_is_the_scenario_s_own_server(whatif: WhatIf) -> None:
+def test_the_ring_is_the_scenario_s_own_server(whatif: WhatIfFolder) -> None:
     line, ring = whatif_figures.by_server(whatif, "speedup").data[:2]
     assert (list(ring.x), ring.y[0]) == ([100], line.y[list(line.x).index(100)])
     assert (np.diff(line.y) < 0).all()
@@ -216,14 +218,14 @@ def test_the_ring_is_the_scenario_s_own_server(whatif: WhatIf) -> None:
     assert list(figure.data[0].text) == list(figure.layout.xaxis.ticktext)
 
 
-def test_the_words_on_a_faster_server_are_of_the_first_series(whatif: WhatIf) -> None:
+def test_the_words_on_a_faster_server_are_of_the_first_series(whatif: WhatIfFolder) -> None:
     by_series = dict(list(whatif.server.groupby("series")))
     first, second = (replace(whatif, server=by_series[series.label]) for series in whatif.series)
     assert whatif_figures.faster_server(whatif) == whatif_figures.faster_server(first) != ""
     assert whatif_figures.faster_server(second) == ""  # of which there is no first
 
 
-def test_what_must_be_trained_has_no_accuracy_and_what_never_gets_there_says_so(whatif: WhatIf) -> None:
+def test_what_must_be_trained_has_no_accuracy_and_what_never_gets_there_says_so(whatif: WhatIfFolder) -> None:
     points = whatif.here(trained(whatif))
     marks = whatif_figures.time_to_target(whatif, points).data[0]
     assert (marks.text[0], marks.text[3]) == ("not reached", "must be trained")
@@ -234,7 +236,7 @@ def test_what_must_be_trained_has_no_accuracy_and_what_never_gets_there_says_so(
     assert [row[2].text for row in table.rows][3] == "–"
 
 
-def test_the_first_to_the_target_is_among_the_valid(whatif: WhatIf) -> None:
+def test_the_first_to_the_target_is_among_the_valid(whatif: WhatIfFolder) -> None:
     quick = whatif.overlay.assign(
         time_to_accuracy_s=whatif.overlay["time_to_accuracy_s"].mask(~whatif.overlay["valid"], 1.0)
     )
