@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from sfl_sim.scenario.sections import Scenario
+from sfl_sim.scenario.sections import MethodSection, Scenario
 from sfl_sim.scenario.serving import Poisson
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _add_options(schema: Schema, method: str, options: Schema) -> None:
     """Add the options of `method` as keys of the section; an option of several methods may fit any of them."""
     own = json.loads(json.dumps(options).replace("#/$defs/", f"#/$defs/{method}."))
     schema["$defs"] |= {f"{method}.{name}": definition for name, definition in own.get("$defs", {}).items()}
-    properties = schema["$defs"]["Method"]["properties"]
+    properties = schema["$defs"][MethodSection.__name__]["properties"]
     for key, option in own.get("properties", {}).items():
         option["description"] = f"{method}: {option.get('description', key)}"
         others = properties.get(key)
