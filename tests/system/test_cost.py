@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-import runpy
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -144,30 +141,6 @@ def test_the_shipped_profile_says_where_it_comes_from_and_how_well_it_predicts()
     assert fitted_rank >= 0.95
 
 
-def test_the_shipped_profile_is_the_fit_to_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Path(__file__).parents[2] / "profiles" / "fit_ncnn.py"
-    monkeypatch.syspath_prepend(script.parents[1])
-    fit = runpy.run_path(str(script))
-    costs = fit["fitted"](fit["networks"](), fit["relative"](fit["clients"](fit["measurements"]())))
-    table = read_table(find("costs", "ncnn", ""), COLUMNS, "")
-    efficiencies = [float(table.numbers(f"{kind}_efficiency")[0]) for kind in KINDS]
-    assert efficiencies == pytest.approx((1 / costs[list(KINDS)]).tolist(), rel=5e-3)
-    assert float(table.numbers("overhead_macs")[0]) == pytest.approx(costs["n_ops"], rel=5e-3)
-
-
-def test_the_fit_finds_the_costs_that_machines_have_in_common() -> None:
-    script = runpy.run_path(str(find("costs", "ncnn", "").parents[1] / "fit_ncnn.py"))
-    rng = np.random.default_rng(0)
-    networks = ["mobilenet_v2", *"abcdefg"]
-    work = pd.DataFrame(rng.lognormal([20, 17, 17, 17, 4], 1, (len(networks), 5)), networks, [*KINDS, "n_ops"])
-    costs = pd.Series([0.5, 4.0, 2.0, 2.0, 2e6], work.columns)
-    latency_ms = pd.DataFrame(rng.lognormal(0, 1, (9, 1)) * (work @ costs).to_numpy(), columns=networks)
-    latency_ms.loc[0] = rng.lognormal(0, 1, len(networks))  # one machine is like no other
-    found = script["fitted"](work, script["relative"](latency_ms))
-    assert (found / found["conv"]).to_numpy() == pytest.approx((costs / costs["conv"]).to_numpy(), rel=1e-4)
-    assert work.loc["mobilenet_v2"] @ found == pytest.approx(work.loc["mobilenet_v2", list(KINDS)].sum())
-
-
 def test_the_profile_of_phones_says_how_well_it_predicts_and_refers_to_mobilenet_v2() -> None:
     text = find("costs", "phones", "").read_text(encoding="utf-8")
     header = dict(line.removeprefix("# ").split(": ", 1) for line in text.splitlines() if line.startswith("#"))
@@ -182,44 +155,8 @@ def test_the_profile_of_phones_says_how_well_it_predicts_and_refers_to_mobilenet
     assert read_cost("phones").reference_macs == shipped_reference().macs
 
 
-@pytest.mark.slow
-def test_the_profiles_of_phones_and_of_runtimes_are_the_fits_to_the_measurements(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Some ten seconds, to count the work of 54 networks."""
-    monkeypatch.syspath_prepend(find("costs", "phones", "").parents[2])
-    from research.profiles import fit_phones
-
-    measured = fit_phones.measurements()
-    work = fit_phones.work_of(sorted(measured["network"].unique()))
-    seen = fit_phones.typical(measured)
-    found = {"phones": fit_phones.of_phones(work, seen)}
-    found |= {runtime: fit_phones.of_runtime(runtime, work, seen) for runtime in fit_phones.RUNTIMES}
-    for name, costs in found.items():
-        row = fit_phones.profile(costs, work.loc["mobilenet_v2"])
-        del row["reference_network"]
-        table = read_table(find("costs", name, ""), list(row), "")
-        fitted = [float(cell) for cell in row.values()]
-        assert [float(table.numbers(column)[0]) for column in row] == pytest.approx(fitted, rel=1e-2), name
-
-
 def test_the_table_of_errors_has_every_cost_profile_at_both_nodes() -> None:
     table = read_table(find("measurements", "errors", ""), ["cost", "node", "network", "factor"], "")
     found = set(zip(table.columns["cost"], table.columns["node"], strict=True))
     assert found == {(cost, node) for cost in ("macs", *available("costs")) for node in ("clients", "server")}
     assert (table.numbers("factor") > 0).all()
-
-
-def test_the_fit_finds_costs_from_sources_of_other_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Path(__file__).parents[2] / "profiles" / "fit_phones.py"
-    monkeypatch.syspath_prepend(script.parents[1])
-    fit = runpy.run_path(str(script))
-    rng, networks = np.random.default_rng(0), ["mobilenet_v2", *"abcdefgh"]
-    work = pd.DataFrame(rng.lognormal([20, 20, 19, 17, 4], 1, (9, 5)), networks, fit["COSTS"])
-    work["macs"] = work[["conv", "matrix", "grouped"]].sum(axis=1)
-    costs = pd.Series([0.4, 0.7, 1.4, 3.0, 1e5], fit["COSTS"])
-    seen = {source: np.log(speed * (work[fit["COSTS"]] @ costs)) for source, speed in (("one", 1e-9), ("two", 3e-9))}
-    found = fit["fitted"](work, seen)
-    reference = work.loc["mobilenet_v2"]
-    expected = costs * reference["macs"] / (reference[fit["COSTS"]] @ costs)
-    assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-3)
