@@ -208,7 +208,7 @@ def difference_tables(frames: Frames) -> list[Table]:
         ]
         if rows:
             names = [POINTS.get(column.key, column.title) for column in columns]
-            tables.append(Table(["ShownVariant", *names], rows, f"Differences: {title} − {first[1]}", DIFFERENCES))
+            tables.append(Table(["Variant", *names], rows, f"Differences: {title} − {first[1]}", DIFFERENCES))
     return tables
 
 
@@ -318,7 +318,7 @@ def repriced_table(frames: Frames) -> Table | None:
                 Cell("holds" if holds.all() else "must be trained", f"holds with {holds.sum()} of {len(seeds)}"),
             ]
         )
-    titles = ["ShownVariant", "Simulated time", "Times as fast", "Time to target", "What it learned"]
+    titles = ["Variant", "Simulated time", "Times as fast", "Time to target", "What it learned"]
     return Table(titles, rows, title="Before and after", note=NOTE, words=titles[-1:])
 
 

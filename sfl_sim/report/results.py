@@ -119,7 +119,7 @@ def paper_table(frames: Frames) -> Table | None:
             middle, spread = paper_like(rounds.pivot(index="round", columns="seed", values=column.key).dropna())
             cells.append(Cell(column.read(middle), f"± {column.read(spread)}"))
         rows.append(cells)
-    titles = ["ShownVariant", *(column.title for column in columns)]
+    titles = ["Variant", *(column.title for column in columns)]
     return Table(titles, rows, title="Computed as in the paper", note=PAPER, folded=True)
 
 
@@ -322,7 +322,7 @@ def time_in_words(aim: float | None) -> str:
 def target_table(aim: Aim) -> Table:
     """Tabulate what each variant needs to reach the target, and how many times less than the baseline."""
     best = f"Best {in_words(aim.score)}"
-    titles = ["ShownVariant", TIME.title, "Speed-up in time", ROUNDS.title, "Speed-up in rounds", BYTES.title, best]
+    titles = ["Variant", TIME.title, "Speed-up in time", ROUNDS.title, "Speed-up in rounds", BYTES.title, best]
     rows = []
     for variant in aim.variants:
         seeds = aim.seeds(variant)

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames
 
 
+def test_a_row_is_headed_by_its_variant(frames: Frames) -> None:
+    assert results_table(frames).titles[:2] == ["Variant", "Time to target"]
+
+
 def test_the_best_median_of_a_column_is_marked(frames: Frames) -> None:
     leader = frames.summary.groupby("variant")["accuracy"].median().idxmax()
 

@@ -503,7 +503,7 @@ def path_table(views: Sequence[RoundView]) -> Table:
         on_it = view.critical.seconds_by("client").drop(-1, errors="ignore").head(3) / view.duration_s
         told = [f"{view.names[c]}: {display.percent(share, 0)}" for c, share in on_it.items() if share > LITTLE]
         rows.append([Cell(view.html), *cells, Cell((told or ["–"])[0], ", ".join(told[1:])), *_slack(view)])
-    return Table(["ShownVariant", *titles, "Most on it", "Median slack", "Most slack"], rows)
+    return Table(["Variant", *titles, "Most on it", "Median slack", "Most slack"], rows)
 
 
 def _slack(view: RoundView) -> tuple[Cell, Cell]:
@@ -529,7 +529,7 @@ def help_table(views: Sequence[RoundView]) -> Table | None:
             cells = [_changed(seconds, now_s, seconds == after_s.min()) for seconds in after_s]
             now = Cell(display.duration(now_s), f"round {speedups['round'].iloc[0]}")
             rows.append([Cell(view.html), now, *cells])
-    titles = ["ShownVariant", "As it is", *map(CHANGES.__getitem__, changes)]
+    titles = ["Variant", "As it is", *map(CHANGES.__getitem__, changes)]
     return Table(titles, rows, title="What would help") if rows else None
 
 

@@ -118,9 +118,9 @@ def tier_table(variants: Sequence[ShownVariant]) -> Table:
                     _range(own["model_bytes"], lambda size: display.prefixed(size, "B")),
                 ]
             )  # fmt: skip
-    titles = ["ShownVariant", "Tier", "Servers", "Clients", "Jobs", "Mean wait", "Busy", "Models"]
+    titles = ["Variant", "Tier", "Servers", "Clients", "Jobs", "Mean wait", "Busy", "Models"]
     note = "Clients, share of time busy, and most bytes of models: of one server, least to most."
-    return Table(titles, rows, note=note, words=["ShownVariant", "Tier"])
+    return Table(titles, rows, note=note, words=["Variant", "Tier"])
 
 
 def _range(values: pd.Series, spelled: object) -> Cell:

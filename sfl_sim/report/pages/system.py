@@ -360,10 +360,10 @@ def write_preview(preview: Preview, out: Path) -> Path:
 
 def preview_table(preview: Preview) -> Table:
     """The partitions in numbers, those that are alike in one row."""
-    titles = ["PartitionResult", "Clients", "Empty", "Samples", "Labels", "Divergence"]
+    titles = ["Partition", "Clients", "Empty", "Samples", "Labels", "Divergence"]
     alike = distinct((partition, partition.counts) for partition in preview.partitions)
     known = [replace(own[0], name=_alike([each.name for each in own], len(alike))) for own, _ in alike]
-    return Table(titles, [_numbers(partition) for partition in known], words=["PartitionResult"])
+    return Table(titles, [_numbers(partition) for partition in known], words=["Partition"])
 
 
 def _numbers(partition: PartitionResult) -> list[Cell]:
