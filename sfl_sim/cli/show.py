@@ -73,10 +73,14 @@ def report(
 
     Example: sfl-sim report reports/first reports/second --out both.html
     """
-    if show and len(runs) == 1 and not (out or export or log or format):
+    formats = [word.strip() for text in format for word in text.split(",")]
+    is_stored = show and len(runs) == 1 and not (out or export or log or format)
+    is_written = not is_stored and bool(out or export or show or not (log or "trace" in formats))
+    if plotly != "embedded" and not is_written:
+        raise ScenarioError("no page is written", key="--plotly", found=plotly, allowed="with --out")
+    if is_stored:
         _open(_stored_page(runs[0]))
         return
-    formats = [word.strip() for text in format for word in text.split(",")]
     drawn = [form for form in formats if form != "trace"]
     if drawn and not export:
         raise ScenarioError("needs a folder: --export DIR", key="--format")
@@ -95,7 +99,7 @@ def report(
 
             for run in runs:
                 say(write_trace(load_unchanged(run).folder))
-        if page or show or not (log or "trace" in formats):
+        if is_written:
             page = page or _page_of(runs, "report.html")
             _write_report(runs, page, export, drawn or ["csv"], plotly)
             if show:

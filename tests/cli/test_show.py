@@ -267,6 +267,12 @@ def test_a_new_scenario_has_every_key_with_its_default(tmp_path, monkeypatch, ca
     assert load("mine.yaml").base.clients.compute.macs_per_s == 1e9
 
 
+@pytest.mark.parametrize("only", [("--open",), ("--format", "trace"), ("--log", "mlflow=store")])
+def test_where_no_page_is_written_plotly_lies_nowhere(only, capsys):
+    sfl_sim("report", "run", *only, "--plotly", "directory", code=2)
+    assert "--plotly: no page is written" in capsys.readouterr().err
+
+
 def test_the_page_of_a_run_is_opened_by_folder_or_by_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     opened = []
