@@ -187,7 +187,6 @@ class WhatIf(_Folder):
     clients = _table(
         "clients", "One row per configuration, seed and client: where it spends its rounds, what it needs."
     )
-    server = _table("server", "The best configuration of the scenario's own system, with other servers.")
     draws = _table("draws", "One row per configuration and drawn system, and what was drawn; only with `draws`.")
     layers = _table("layers", "One row per layer of the model: what it costs.")
     overlay = _table(

@@ -94,7 +94,6 @@ def write_whatif(folder: Path, world: World) -> Path:
     write_table(folder, "whatif", "points", table, varied)
     write_table(folder, "whatif", "clients", pd.concat(clients, ignore_index=True), varied)
     write_table(folder, "whatif", "layers", LAYERS)
-    write_table(folder, "whatif", "server", _server(world, table))
     if world.trained:
         write_table(folder, "whatif", "overlay", _overlay(world, table), varied)
     if world.draws:
@@ -156,26 +155,6 @@ def _point(fleet: dict[str, Any]) -> dict[str, Any]:
         "bytes_up": 1e9, "bytes_down": 1e9, "client_memory_bytes": fleet["memory_bytes"],
         "client_joule": np.mean(fleet["joule"]), "how": "recursion",
     }  # fmt: skip
-
-
-def _server(world: World, points: pd.DataFrame) -> pd.DataFrame:
-    """The best point of the own world with a server of other speeds (100 is its own) and numbers of workers (1)."""
-    rows = []
-    for (series, seed), own in points.groupby(["series", "seed"]):
-        for axis in world.axes:
-            if axis.base is not None and axis.key != "model.cut":
-                own = own[own[axis.key] == as_stored(axis.values)[axis.base]]
-        best = own.loc[own["round_s"].idxmin()]
-        served_s = 2 * best["queue_s"] + best["server_s"]
-        others = [(100.0 * factor, 1.0) for factor in (0.1, 0.2, 0.5, 1, 2, 5, 10)]
-        others += [(100.0, workers) for workers in (2.0, 4.0, 8.0, np.inf)]
-        rows += [
-            {"series": series, "seed": seed, "speedup": speedup, "workers": workers, "cut": best["cut"],
-             "round_s": best["round_s"] - served_s * (1 - 100 / speedup / workers),
-             "scenario_speedup": 100.0, "scenario_workers": 1.0}
-            for speedup, workers in others
-        ]  # fmt: skip
-    return pd.DataFrame(rows)
 
 
 def _draws(world: World, points: pd.DataFrame) -> pd.DataFrame:

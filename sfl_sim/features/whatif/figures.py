@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 # Values along the axis that a best one is sought on
 
-ROW_PX, COMPACT_ROW_PX, NUMERIC_PX, SERVER_PX = 19, 12.5, 340, 300
+ROW_PX, COMPACT_ROW_PX, NUMERIC_PX = 19, 12.5, 340
 STAR = {"symbol": "star", "size": 12, "color": style.INK, "line": {"color": "#FFFFFF", "width": 1}}
 PALE_NAME = "#98A2AD"
 
@@ -158,58 +157,6 @@ def stacked(whatif: WhatIfFolder, series: style.Named, across: int | None = None
     )  # fmt: skip
     figure.update_layout(barmode="stack", bargap=0)
     return dressed(whatif, figure, f"time of a round ({unit})", most=1.08 * rows["round_s"].max() / unit_s)
-
-
-# With other servers
-
-
-def sweep(whatif: WhatIfFolder, column: str) -> pd.DataFrame:
-    """One row per series and value of `column`, speedup or workers, the other one being the scenario's own.
-
-    `round_s` is the median over seeds, and `own` whether it is the scenario's own server.
-    """
-    server, other = whatif.server, "workers" if column == "speedup" else "speedup"
-    own, rest = (np.isclose(server[name], server[f"scenario_{name}"], rtol=1e-6) for name in (column, other))
-    rows = server.assign(own=own)[rest]
-    return rows.groupby(["series", column], as_index=False).agg({"round_s": "median", "own": "first"})
-
-
-def by_server(whatif: WhatIfFolder, column: str) -> go.Figure:
-    """Median seconds of a round against the server's speed-up or workers, the other one being the scenario's own."""
-    rows = sweep(whatif, column)
-    values = np.unique(rows[column])
-    names = ["unlimited" if math.isinf(value) else f"{value:g}" for value in values]
-    place = np.searchsorted(values, rows[column])
-    rows = rows.assign(x=rows[column] if column == "speedup" else place, name=[names[i] for i in place])
-    unit, unit_s = display.time_unit(rows["round_s"].max())
-    figure = figures.canvas(SERVER_PX)
-    for series in whatif.series:
-        own = rows[rows["series"] == series.label]
-        figures.lines(
-            figure, series, own["x"], own["round_s"] / unit_s, f"%{{y:.3~g}} {unit} with %{{text}}<extra></extra>",
-            text=own["name"], mode="lines+markers", width=2, showlegend=len(whatif.series) > 1,
-            marker={"color": series.colour, "size": 6},
-        )  # fmt: skip
-        here = own[own["own"]]
-        ring = {"color": "#FFFFFF", "symbol": "circle", "size": 12, "line": {"color": series.colour, "width": 3}}
-        skipped = {"hoverinfo": "skip", "showlegend": False}
-        figures.marks(figure, series, here["x"], here["round_s"] / unit_s, "", marker=ring, **skipped)
-    figure.update_yaxes(title=f"time of a round ({unit})", rangemode="tozero")
-    if column == "speedup":
-        return figure.update_xaxes(wide_axis(values[0], values[-1]), title="server/client compute ratio")
-    return figure.update_xaxes(title="workers of the server", tickvals=list(range(len(values))), ticktext=names)
-
-
-def faster_server(whatif: WhatIfFolder) -> str:
-    """Say what the fastest server that was tried would save of the first series' round."""
-    own = sweep(whatif, "speedup")
-    own = own[own["series"] == whatif.series[0].label].sort_values("speedup")
-    here = own[own["own"]]
-    if here.empty or own["speedup"].iloc[-1] <= here["speedup"].iloc[0]:
-        return ""
-    faster, shorter = (own[column].iloc[-1] / here[column].iloc[0] for column in ("speedup", "round_s"))
-    share = display.percent(1 - shorter, 0) if 1 - shorter >= ALIKE else f"less than {display.percent(ALIKE, 0)}"
-    return f"One {faster:.3g} times as fast would save {share} of the round."
 
 
 # Over cuts and one more axis

@@ -117,7 +117,6 @@ class WhatIfFolder(Stored):
         axes: what was varied, in the order of the user.
         points: one row per point and seed, with `PARTS_S` that add up to `round_s`.
         clients: one row per point, seed and client.
-        server: the best point with other servers.
         overlay: one row per point and seed that was trained; no rows if no run was asked.
         draws: one row per point and drawn system; no rows if none was drawn.
         layers: no rows if unknown.
@@ -129,7 +128,6 @@ class WhatIfFolder(Stored):
     series: list[style.Named]
     points: pd.DataFrame
     clients: pd.DataFrame
-    server: pd.DataFrame
     overlay: pd.DataFrame
     draws: pd.DataFrame
     layers: pd.DataFrame

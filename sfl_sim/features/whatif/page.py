@@ -78,7 +78,7 @@ def panels(whatif: WhatIfFolder) -> list[Panel]:
     """List all sections that there are data for."""
     sections: list[Callable[[WhatIfFolder], list[Panel]]] = [
         all_variants_panels, round_panels, draw_panels, elsewhere_panels, map_panels, class_panels, cost_panels,
-        trained_panels, server_panels,
+        trained_panels,
     ]  # fmt: skip
     return panels_of(sections, whatif)
 
@@ -440,19 +440,6 @@ def trained_panels(whatif: WhatIfFolder) -> list[Panel]:
     ).format(goal, where_drawn(whatif.others))
     return [Panel("Configurations that were trained", caption, drawings if len(own) else [], 2, tables)]
 
-
-server_panels: Declared[WhatIfFolder] = Declared(
-    "Another server",
-    "The best configuration with the scenario’s own system, timed with other servers{seeds}. The ring marks the "
-    "scenario’s own server. {faster}",
-    {
-        "Speed of the server": partial(draw.by_server, column="speedup"),
-        "Workers of the server": partial(draw.by_server, column="workers"),
-    },
-    when=lambda whatif: len(whatif.server),
-    words=lambda whatif: words(whatif) | {"faster": draw.faster_server(whatif)},
-    columns=2,
-)
 
 # What survives uncertainty
 

@@ -18,7 +18,7 @@ from sfl_sim.build.registry import check_unused
 from sfl_sim.errors import ScenarioError
 from sfl_sim.features.whatif.draws import draws_table
 from sfl_sim.features.whatif.page import write_whatif
-from sfl_sim.features.whatif.tables import overlay_table, point_tables, servers_table
+from sfl_sim.features.whatif.tables import overlay_table, point_tables
 from sfl_sim.runs.news import Counted, Notify, Warned, optional
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import Study, digest
@@ -69,10 +69,8 @@ def run_whatif(
         for noted in (unpriced(question.network), scaled_trace(study.base.clients.network)):
             if noted:
                 notify(Warned(None, str(noted)))
-        told["server"] = pd.DataFrame()
         try:
             _collect(question, jobs, notify, found)
-            told["server"] = servers_table(question, found)
             if draws:
                 told["draws"] = draws_table(
                     found,

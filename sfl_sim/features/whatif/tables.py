@@ -17,19 +17,15 @@ from sfl_sim.metrics.scores import score_of
 from sfl_sim.models.network import Network
 from sfl_sim.scenario.concerns import Aside, without
 from sfl_sim.scenario.fields import Concern
-from sfl_sim.scenario.load import Variant, changed
-from sfl_sim.scenario.sections import ClientCuts, Scenario, Server
+from sfl_sim.scenario.sections import ClientCuts, Scenario
 from sfl_sim.scenario.vary import Axis, Point
 from sfl_sim.store.reading import as_stored
-from sfl_sim.studies.points import Question, TimedPoint, evaluate
+from sfl_sim.studies.points import Question, TimedPoint
 from sfl_sim.studies.reprice import Repriced, reprice_trial
 from sfl_sim.studies.retrace import records_of
 from sfl_sim.studies.trained import NOT_TRAINING, TrainedRun
 from sfl_sim.studies.walk import Walker, memory_bytes
 
-SPEEDUPS = (0.1, 0.3, 1.0, 3.0, 10.0)
-"""Factors on the server's speed with which the best point is timed again."""
-WORKERS = (1, 2, 4, 8)
 ASIDE: Aside = {*NOT_TRAINING, Concern.ORDER, "train.rounds"}
 """Keys in which a training run may differ from a point whose accuracy it shows."""
 NOT_OF_THE_NETWORK = frozenset({"model.cut", "clients", "server", "method", "seed", "data.partition", "data.test"})
@@ -76,66 +72,6 @@ def point_tables(found: Iterable[TimedPoint], axes: Sequence[Axis]) -> dict[str,
 def _beside(places: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
     """Join columns; a place is named by a key of the scenario, such as `method`, which may vary."""
     return places.join(figures.drop(columns=places.columns, errors="ignore"))
-
-
-def servers_table(question: Question, found: Sequence[TimedPoint]) -> pd.DataFrame:
-    """Time the best points of the scenario's own system with other servers: one row per series, seed and server."""
-    if any(one.point.variant.scenario.servers for one in found):
-        return pd.DataFrame()  # which of the servers helps is what servers.NAME.workers and the like vary
-    rows, home = [], _best_at_home(question, found)
-    mac_s = pd.Series([(1 / one.clients["macs_per_s"]).mean() for one in home], dtype=float).mean()
-    for best in (one.point for one in home):
-        server = best.variant.scenario.server
-        rate = "speedup" if server.macs_per_s is None else "macs_per_s"
-        layers: list[dict[str, Any]] = [{f"server.{rate}": factor * getattr(server, rate)} for factor in SPEEDUPS]
-        layers += [{"server.workers": workers} for workers in dict.fromkeys([*WORKERS, server.workers])]
-        for answer in evaluate([_with_server(best, layer) for layer in layers]):
-            if isinstance(answer, TimedPoint):
-                there = answer.point.variant.scenario.server
-                rows.append(
-                    {
-                        "series": best.series, "seed": best.variant.scenario.seed, "cut": answer.figures["cut"],
-                        "speedup": _ratio(there, mac_s), "workers": _number(there.workers),
-                        "scenario_speedup": _ratio(server, mac_s), "scenario_workers": _number(server.workers),
-                        "round_s": answer.figures["round_s"],
-                    }
-                )  # fmt: skip
-    return pd.DataFrame(rows).astype({"cut": "Int64"}) if rows else pd.DataFrame()
-
-
-def _best_at_home(question: Question, found: Sequence[TimedPoint]) -> list[TimedPoint]:
-    """Return for every series and seed the point with the shortest rounds, of those nearest to the scenario's system.
-
-    Along `model.cut` the best counts, and along an axis without the scenario's own value the middle one.
-    """
-    home = {
-        number: len(axis.values) // 2 if (base := question.base(axis)) is None else base
-        for number, axis in enumerate(question.axes)
-        if axis.key != "model.cut"
-    }
-    best: dict[tuple[str, int], TimedPoint] = {}
-    for one in found:
-        key = one.point.series, one.point.variant.scenario.seed
-        if all(one.point.indices[number] == index for number, index in home.items()) and (
-            key not in best or one.figures["round_s"] < best[key].figures["round_s"]
-        ):
-            best[key] = one
-    return list(best.values())
-
-
-def _with_server(point: Point, layer: dict[str, Any]) -> Point:
-    variant = point.variant
-    scenario = changed(variant.scenario, layer, variant.places)
-    return Point(point.series, point.indices, Variant(variant.name, scenario, variant.places))
-
-
-def _ratio(server: Server, mac_s: float) -> float:
-    """Return the server/client compute ratio, where a multiply-accumulate takes clients so many seconds on average."""
-    return (server.macs_per_s or 0.0) * mac_s if server.speedup is None else server.speedup
-
-
-def _number(workers: int | str) -> float:
-    return float("inf" if workers == "unlimited" else workers)
 
 
 def overlay_table(question: Question, runs: Sequence[Path]) -> pd.DataFrame:

@@ -205,24 +205,7 @@ def test_memory_is_one_line_where_classes_do_not_differ_and_energy_one_for_each(
     assert [line.name for line in energy.data] == ["slow", "middle", "fast", "mean of all clients"]
 
 
-# Servers and runs
-
-
-def test_the_ring_is_the_scenario_s_own_server(whatif: WhatIfFolder) -> None:
-    line, ring = whatif_figures.by_server(whatif, "speedup").data[:2]
-    assert (list(ring.x), ring.y[0]) == ([100], line.y[list(line.x).index(100)])
-    assert (np.diff(line.y) < 0).all()
-    figure = whatif_figures.by_server(whatif, "workers")
-    assert list(figure.layout.xaxis.ticktext) == ["1", "2", "4", "8", "unlimited"]
-    assert list(figure.data[1].x) == [0]
-    assert list(figure.data[0].text) == list(figure.layout.xaxis.ticktext)
-
-
-def test_the_words_on_a_faster_server_are_of_the_first_series(whatif: WhatIfFolder) -> None:
-    by_series = dict(list(whatif.server.groupby("series")))
-    first, second = (replace(whatif, server=by_series[series.label]) for series in whatif.series)
-    assert whatif_figures.faster_server(whatif) == whatif_figures.faster_server(first) != ""
-    assert whatif_figures.faster_server(second) == ""  # of which there is no first
+# Runs
 
 
 def test_what_must_be_trained_has_no_accuracy_and_what_never_gets_there_says_so(whatif: WhatIfFolder) -> None:

@@ -34,7 +34,6 @@ SECTIONS = [
     "The best choice for each class of devices",
     "What it costs a client",
     "Configurations that were trained",
-    "Another server",
 ]
 
 
@@ -99,11 +98,11 @@ def test_draws_along_an_axis_of_numbers_and_of_several_variants_are_drawn(tmp_pa
 
 
 def test_all_cuts_at_all_bandwidths_with_a_run_have_every_section(page: str, shown: dict[str, Panel]) -> None:
-    assert [len(panel.figures) for panel in shown.values()] == [1, 4, 2, 2, 2, 2, 2]
+    assert [len(panel.figures) for panel in shown.values()] == [1, 4, 2, 2, 2, 2]
     titles = re.findall("<h2>(.*?)</h2>", page)
     assert titles == [*SECTIONS, "Settings", "How to read the numbers", "Machine"]
     assert list(shown) == SECTIONS
-    assert page.count('class="plotly-graph-div"') == 1 + 4 + 2 + 2 + 2 + 2 + 2
+    assert page.count('class="plotly-graph-div"') == 1 + 4 + 2 + 2 + 2 + 2
     assert page.count('<p class="headline">') == 3
     assert " – what-if</title>" in page
 
@@ -169,7 +168,7 @@ def test_the_legend_of_trained_points_names_each_series_in_its_colour(tmp_path: 
 def test_without_other_axes_there_is_neither_a_map_nor_a_boundary(tmp_path: Path) -> None:
     folder = write_whatif(tmp_path / "one", replace(SMALL, axes=(FEW_CUTS,)))
     found = panels_of(folder)
-    assert list(found) == [SECTIONS[0], *SECTIONS[3:5], SECTIONS[6]]
+    assert list(found) == [SECTIONS[0], *SECTIONS[3:5]]
     assert len(headlines_of(folder)) == 1
     assert "Best cut" in found[SECTIONS[0]].tables[0].titles
 
@@ -248,12 +247,10 @@ def test_unknown_power_and_memory_are_said_and_not_drawn(tmp_path: Path) -> None
 def test_an_interrupted_study_shows_what_there_is(tmp_path: Path) -> None:
     folder = write_whatif(tmp_path / "interrupted", replace(SMALL, status="interrupted"))
     points = pd.read_parquet(folder / "points.parquet")
-    pd.DataFrame().to_parquet(folder / "server.parquet")
     points[points[SMALL.axes[0].key] == SMALL.axes[0].values[0]].iloc[:2].to_parquet(folder / "points.parquet")
     (folder / "layers.parquet").unlink()
     found = panels_of(folder)
     assert "interrupted" in warnings(load_whatif(folder))[0]
-    assert "Another server" not in found
     assert sum(len(table.rows) for panel in found.values() for table in panel.tables) == 2
 
 

@@ -131,18 +131,6 @@ def test_energy_is_told_where_power_is_known(tmp_path):
     assert tables["points"]["client_joule"].notna().all()
 
 
-@pytest.mark.parametrize("server", [{"speedup": 20}, {"macs_per_s": 3e7}])
-def test_other_servers_are_those_of_the_best_point(tmp_path, server):
-    _, tables, _ = ask(tmp_path, "model.cut=all", server=server)
-    best = tables["points"].sort_values("round_s").iloc[0]
-    servers = tables["server"]
-    assert set(servers["cut"]) == {best["cut"]}
-    own = servers.query("speedup == scenario_speedup and workers == scenario_workers")
-    assert own["round_s"].to_numpy() == pytest.approx(best["round_s"])
-    faster = servers.query("workers == scenario_workers").sort_values("speedup")["round_s"]
-    assert faster.is_monotonic_decreasing
-
-
 def test_cuts_that_a_method_cannot_use_are_left_out(tmp_path):
     method = {"name": "hydra", "cut2": 2, "num_heads": 2}
     outcome, tables, about = ask(tmp_path, "model.cut=all", method=method)

@@ -98,5 +98,4 @@ def test_frames_have_the_values_that_vary(tmp_path):
     assert set(asked.points["server.order"]) == {"fcfs", "cyclic"}
     assert isinstance(asked.points.pivot_table("round_s", "server.order", "clients.network.scale"), pd.DataFrame)
     assert len(asked.clients) == 3 * len(asked.points)
-    assert {"speedup", "workers", "round_s"} <= set(asked.server)
     assert asked.layers["layer"].tolist() == [1, 2, 3, 4]
