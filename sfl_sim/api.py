@@ -29,7 +29,7 @@ from sfl_sim.report.load import load as load_run
 from sfl_sim.report.results import results_table
 from sfl_sim.runs.news import Notify, silent
 from sfl_sim.runs.trial import Settings
-from sfl_sim.scenario.load import Overrides, Study, parse, read_overrides, training
+from sfl_sim.scenario.load import Overrides, Study, parse, read_overrides
 from sfl_sim.scenario.load import load as load_scenario
 from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.scenario.sections import Scenario
@@ -268,7 +268,7 @@ def run(
     )
     with permitted(Permission(allow_code)):
         given = {"data.factory": None if data is None else as_dataset(data), "train.on_round_end": on_round_end}
-        study = training(_study(scenario, overrides, {key: each for key, each in given.items() if each is not None}))
+        study = _study(scenario, overrides, {key: each for key, each in given.items() if each is not None})
         with _shown(progress) as shown, logging(log, shown) as notify:
             return Results(run_study(study, _place(out) if out else None, settings, notify).folder)
 
@@ -302,7 +302,7 @@ def privacy(
     axes = [axis(key, values) for key, values in (vary or {}).items()]
     settings = Settings(device=device, jobs=jobs, reuse=True)
     with permitted(Permission(allow_code)):
-        study = attacked(training(_study(scenario, overrides)), axes)
+        study = attacked(_study(scenario, overrides), axes)
         return Results(run_study(study, _place(out) if out else None, settings, silent).folder)
 
 
@@ -382,7 +382,7 @@ def whatif(
     axes = [axis(key, values) for key, values in vary.items()]
     place = _place(out) if out else None
     with permitted(Permission(allow_code)):
-        study = training(_study(scenario, overrides))
+        study = _study(scenario, overrides)
         return WhatIf(
             run_whatif(study, axes, place, jobs=jobs, notify=silent, runs=[*map(_place, runs)], draws=draws).folder
         )
@@ -412,7 +412,7 @@ def advise(
     """
     criteria = Criteria(per_client, memory_bytes, accuracy, [*map(_place, runs)])
     with permitted(Permission(allow_code)):
-        return find_advice(training(_study(scenario, overrides)), criteria, silent)
+        return find_advice(_study(scenario, overrides), criteria, silent)
 
 
 def _study(

@@ -53,11 +53,10 @@ def whatif(
 
     Example: sfl-sim whatif cuts/mobilenet_v1 --vary model.cut=all --vary clients.network.scale=0.25,1,4
     """
-    from sfl_sim.scenario.load import training
     from sfl_sim.scenario.vary import read_axes
 
     axes = read_axes(vary)
-    study = training(read_study(scenario, overrides))
+    study = read_study(scenario, overrides)
     from sfl_sim.cli.progress import progress
     from sfl_sim.features.whatif.study import run_whatif
 
@@ -107,9 +106,7 @@ def advise(
 
     Example: sfl-sim advise cuts/mobilenet_v1 --memory 100MB
     """
-    from sfl_sim.scenario.load import training
-
-    study = training(read_study(scenario, overrides))
+    study = read_study(scenario, overrides)
     from sfl_sim.cli.progress import progress
     from sfl_sim.report.terminal import advice_in_terminal, advised_settings
     from sfl_sim.studies.advise import Criteria, find_advice, read_bytes
@@ -147,10 +144,8 @@ def measure(
 
     Example: sfl-sim devices measure heterogeneous_bw --name "Raspberry Pi 5" --out pi.csv
     """
-    from sfl_sim.scenario.load import training
-
     sizes = [_whole(size, "--batches") for size in batches.split(",")]
-    study = training(read_study(scenario, overrides))
+    study = read_study(scenario, overrides)
     place = place_of_page(out, ".csv")
     import torch
 

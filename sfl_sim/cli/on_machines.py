@@ -63,12 +63,11 @@ def run(
     from sfl_sim.cli.progress import progress
     from sfl_sim.features.live.study import LiveNodes
     from sfl_sim.features.live.study import live as run_live
-    from sfl_sim.scenario.load import training
 
     def train() -> Outcome:
         nodes = LiveNodes(listen, key, ray)
         with progress(Terminal(stderr=True), quiet) as notify:
-            return run_live(training(study), out, nodes=nodes, emulate=emulate, threads=threads, notify=notify)
+            return run_live(study, out, nodes=nodes, emulate=emulate, threads=threads, notify=notify)
 
     conclude_trials(train, quiet=quiet)
 

@@ -63,7 +63,6 @@ def run(
     study = read_study(scenario, overrides)
     from sfl_sim.cli.progress import progress
     from sfl_sim.runs.trial import Settings
-    from sfl_sim.scenario.load import training
     from sfl_sim.studies.loggers import logging
     from sfl_sim.studies.train import run_study
 
@@ -79,7 +78,6 @@ def run(
         address=None if ray == "local" else ray,
         checkpoint_jobs=checkpoint_jobs,
     )
-    study = training(study)
 
     def train() -> Outcome:
         with progress(console, quiet) as shown, logging(log, shown) as notify:
@@ -109,11 +107,10 @@ def benchmark(
     from sfl_sim.cli.progress import progress
     from sfl_sim.report.pages.benchmark import benchmark_in_terminal, write_benchmark
     from sfl_sim.runs.trial import Settings
-    from sfl_sim.scenario.load import training
     from sfl_sim.studies.benchmark import run_benchmark
 
     settings = Settings(device=device, jobs=jobs, threads=threads or Settings.threads)
-    folder = run_benchmark(training(study), add, out, settings, lambda: progress(Terminal(stderr=True), quiet))
+    folder = run_benchmark(study, add, out, settings, lambda: progress(Terminal(stderr=True), quiet))
     if not quiet:
         Terminal().print(benchmark_in_terminal(folder))
     say(write_benchmark(folder, folder / "benchmark.html"))
@@ -141,11 +138,10 @@ def privacy(
     study = read_study(scenario, overrides)
     from sfl_sim.cli.progress import progress
     from sfl_sim.runs.trial import Settings
-    from sfl_sim.scenario.load import training
     from sfl_sim.studies.privacy import attacked
     from sfl_sim.studies.train import run_study
 
-    study = attacked(training(study), axes)
+    study = attacked(study, axes)
     with progress(Terminal(stderr=True), quiet) as notify:
         settings = Settings(device=device, jobs=jobs, threads=threads or Settings.threads, resume=resume, reuse=True)
         outcome = run_study(study, out, settings, notify)

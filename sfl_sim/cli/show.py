@@ -191,10 +191,9 @@ def check(
     if not no_data:
         from sfl_sim.features.serve.study import ServedStudy
         from sfl_sim.runs.trial import Settings
-        from sfl_sim.scenario.load import training
         from sfl_sim.studies.train import check as problems
 
-        for problem in problems(training(study)):
+        for problem in problems(study):
             say(f"warning: {problem}", err=True)
         if any(variant.scenario.serving for variant in study.variants):
             ServedStudy(study, Settings())

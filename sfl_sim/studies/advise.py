@@ -21,7 +21,7 @@ from sfl_sim.report.display import duration, plural
 from sfl_sim.runs.news import Counted, Notify
 from sfl_sim.scenario.concerns import Aside, differences
 from sfl_sim.scenario.grid import points
-from sfl_sim.scenario.load import Study
+from sfl_sim.scenario.load import Study, training
 from sfl_sim.scenario.sections import ClientCuts, Scenario
 from sfl_sim.store import is_whole
 from sfl_sim.studies.cut_assignment import Bound, Columns, Heuristic, Tried, exhaustive
@@ -150,6 +150,7 @@ def find_advice(study: Study, criteria: Criteria, notify: Notify) -> Advice:
     check_accuracy(criteria.accuracy, criteria.runs)
     for run in criteria.runs:
         TrainedRun(run)  # here, so that its errors are not blamed on the scenario
+    study = training(study)
     check_unused(study)
     check_effects(study.variants)
     if any(key == CUT or key.startswith(f"{CUT}.") for point in points(study.base.grid) for key in point):

@@ -21,7 +21,7 @@ from sfl_sim.report.load import load as load_run
 from sfl_sim.runs.news import Notify
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.grid import points
-from sfl_sim.scenario.load import Study, Variant, digest, extended
+from sfl_sim.scenario.load import Study, Variant, digest, extended, training
 from sfl_sim.scenario.sections import Benchmark, Scenario
 from sfl_sim.store import is_begun
 from sfl_sim.store.reading import file_of
@@ -54,7 +54,7 @@ def run_benchmark(
 
     Raises ScenarioError for bad input, or if a variant diverges at all rates.
     """
-    study = with_methods(study, more)
+    study = with_methods(training(study), more)
     folder = out or Path("reports", f"{study.name}-benchmark")
     settings = replace(settings, reuse=True)
     tried = pilots(study)

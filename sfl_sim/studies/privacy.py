@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.load import Study, Variant, extended
+from sfl_sim.scenario.load import Study, Variant, extended, training
 from sfl_sim.scenario.vary import Axis, spread
 from sfl_sim.studies.points import Question
 
@@ -16,6 +16,7 @@ def attacked(study: Study, axes: Sequence[Axis]) -> Study:
 
     Its name says what it is. Raises ScenarioError for axes that do not fit the scenario, and if no method has a cut.
     """
+    study = training(study)
     layer: dict[str, object] = {"name": f"{study.name}-privacy"}
     if axes:
         closed = Question.of(study, axes).axes

@@ -23,7 +23,7 @@ from sfl_sim.runs.cache_key import names_own_code, trial_key
 from sfl_sim.runs.news import Counted, Notify, Planned, Reused, Warned, optional, silent
 from sfl_sim.runs.processes import check_backend, crowd, run_trials
 from sfl_sim.runs.trial import Settings
-from sfl_sim.scenario.load import Study, Variant, digest
+from sfl_sim.scenario.load import Study, Variant, digest, training
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import RunFolder, Wanted, damaged, keys_of, read_manifest, runs_beside, take
 from sfl_sim.studies.bottlenecks import speedups
@@ -44,6 +44,7 @@ def check(study: Study, device: torch.device | None = None, settings: Settings |
     With a `device` for training, check that it can compute them; unless they are for timing only, check that initial
     weights are there. Gives warnings of settings without effect or that cost time, each once. Raises ScenarioError.
     """
+    study = training(study)
     settings = settings or Settings()
     warnings: dict[str, None] = {}
     for variant in study.variants:
@@ -114,7 +115,7 @@ def run_study(
     An interrupted or failed study keeps the rounds that were finished. `trials` runs those with these numbers. Raises
     ScenarioError for bad input before any training, and TrialsFailed after the finished trials have been published.
     """
-    device = pick_device(settings.device)
+    study, device = training(study), pick_device(settings.device)
     if trials is run_trials:
         check_backend(settings)
     check_checkpoints(study, settings)

@@ -23,7 +23,7 @@ from sfl_sim.features.live.run import Live, OfScenario, check_live
 from sfl_sim.ops import SERVER
 from sfl_sim.runs.news import Failed, Notify, Warned
 from sfl_sim.runs.trial import Settings, attempt
-from sfl_sim.scenario.load import Study, Variant, extended
+from sfl_sim.scenario.load import Study, Variant, extended, training
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import RunFolder, is_begun, read_failure, read_manifest
 from sfl_sim.studies.launch import Outcome
@@ -71,6 +71,7 @@ def live(
     Raises ScenarioError for what cannot be part of a live run, and TrialsFailed after the finished trials have been
     published.
     """
+    study = training(study)
     emulate = nodes.are_here if emulate is None else emulate
     if emulate and not nodes.are_here:
         raise ScenarioError("nodes elsewhere are what they are", key="--emulate", found=True)

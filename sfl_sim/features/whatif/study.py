@@ -21,7 +21,7 @@ from sfl_sim.features.whatif.page import write_whatif
 from sfl_sim.features.whatif.tables import overlay_table, point_tables
 from sfl_sim.runs.news import Counted, Notify, Warned, optional
 from sfl_sim.runs.trial import Settings
-from sfl_sim.scenario.load import Study, digest
+from sfl_sim.scenario.load import Study, digest, training
 from sfl_sim.scenario.vary import Axis
 from sfl_sim.store import RunFolder
 from sfl_sim.studies.launch import Outcome, launch, place_of
@@ -55,6 +55,7 @@ def run_whatif(
     settings = Settings(timing_only=True, jobs=jobs)
     if draws < 0 or draws == 1:
         raise ScenarioError("must be 0, or 2 and more", key="draws", found=draws)
+    study = training(study)
     check_unused(study)
     question = Question.of(study, axes)
     check_effects([point.variant for point in question.points])
