@@ -20,7 +20,7 @@ from sfl_sim.cli.app import Terminal
 from sfl_sim.cli.progress import progress as show_progress
 from sfl_sim.data.own import as_dataset
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.rounds import Round
+from sfl_sim.engine.walk import Round
 from sfl_sim.errors import ScenarioError
 from sfl_sim.features.serve.study import ServedStudy
 from sfl_sim.features.whatif.study import run_whatif

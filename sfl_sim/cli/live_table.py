@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from sfl_sim.engine.rounds import Round
+from sfl_sim.engine.walk import Round
 from sfl_sim.metrics.scores import SCORES
 from sfl_sim.report.display import duration
 from sfl_sim.runs.news import Began, Counted, Ended, Failed, News, Notify, Planned, Reused

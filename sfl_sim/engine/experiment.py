@@ -19,15 +19,12 @@ from sfl_sim.build.layer_table import layer_table
 from sfl_sim.build.optimisation import largest_batch
 from sfl_sim.build.setup import setup_of
 from sfl_sim.engine.checkpointing import ResumePoint, StoredRound
-from sfl_sim.engine.evaluation import Evaluator, own_metrics
+from sfl_sim.engine.evaluation import Evaluator, Snapshots, check_snapshots, own_metrics
 from sfl_sim.engine.leakage import Meter, check_leakage
 from sfl_sim.engine.participation import check_participation
-from sfl_sim.engine.round_tables import client_table, round_row
-from sfl_sim.engine.rounds import Round, WalkedRound, joined
-from sfl_sim.engine.server_table import ServerTable
-from sfl_sim.engine.snapshots import Snapshots, check_snapshots
+from sfl_sim.engine.round_tables import ServerTable, client_table, round_row
 from sfl_sim.engine.stopping import Stopping
-from sfl_sim.engine.walk import Walk
+from sfl_sim.engine.walk import Round, Walk, WalkedRound, joined
 from sfl_sim.methods import Method
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.on_nan import OnNan

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sfl_sim.build.registry import named
-from sfl_sim.engine.rounds import Round
+from sfl_sim.engine.walk import Round
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.scores import SCORES
 from sfl_sim.scenario.sections import TrainSection

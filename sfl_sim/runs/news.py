@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sfl_sim.engine.rounds import Round
+from sfl_sim.engine.walk import Round
 from sfl_sim.errors import OutputError, ScenarioError, in_short
 from sfl_sim.store import Failure
 

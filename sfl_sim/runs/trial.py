@@ -16,7 +16,7 @@ import torch
 
 from sfl_sim.engine.checkpointing import CheckpointWriter, ResumePoint, StoredRound, resume_points
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.rounds import Round
+from sfl_sim.engine.walk import Round
 from sfl_sim.errors import OutputError, ScenarioError, own_place
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, headline, last_medians
 from sfl_sim.metrics.costs import absence_costs

@@ -4,7 +4,7 @@ A stage is branches that run side by side. Each is a chain of operations on the 
 jobs at the server and by events of other branches, the only places where branches meet. So only the legs between such
 places are walked one by one (Lindley's recursion: a job starts at the later of its arrival and the server's last
 departure). Within a leg durations are added one after another, as an event loop adds them, so the times are the same to
-the last bit. What is added may depend on what it is added to (`sim/durations.py`).
+the last bit. What is added may depend on what it is added to (`sim/trace.py`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfl_sim.ops import Event, Expect, Occur, Wait
-from sfl_sim.sim.durations import Duration, Foreseen
 from sfl_sim.sim.station import Hold, Job, OrderPolicy, Sorting
-from sfl_sim.sim.trace import Demand, NotPlannable, PlannedOperation
+from sfl_sim.sim.trace import Demand, Duration, Foreseen, NotPlannable, PlannedOperation
 from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.store.places import AGGREGATOR, PEER, SERVER
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sfl_sim.engine.rounds import WalkedRound
+from sfl_sim.engine.walk import WalkedRound
 from sfl_sim.metrics.breakdown import by_client
 from sfl_sim.store import places
 from sfl_sim.studies.points import OWN

@@ -18,8 +18,8 @@ from typing import Any
 import pandas as pd
 
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.rounds import Round
 from sfl_sim.engine.stopping import SAYS_SO, Stopping
+from sfl_sim.engine.walk import Round
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.scores import SCORES
 from sfl_sim.ops import SERVER

@@ -11,7 +11,7 @@ from sfl_sim.build.estimate import SecondsPerSample
 from sfl_sim.build.optimisation import largest_batch, optimiser_kind
 from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.rounds import WalkedRound
+from sfl_sim.engine.walk import WalkedRound
 from sfl_sim.models.network import Network, Unweighted
 from sfl_sim.scenario.presets import expand
 from sfl_sim.scenario.sections import Scenario

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from sfl_sim.cli.live_table import StudyProgress, TrialRow
-from sfl_sim.engine.rounds import Round
+from sfl_sim.engine.walk import Round
 from sfl_sim.runs.news import Began, Counted, Ended, Failed, Reused
 from sfl_sim.store import Failure
 from sfl_sim.store.columns import OP_DTYPE

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from sfl_sim.cli.progress import progress
-from sfl_sim.engine.rounds import Round
+from sfl_sim.engine.walk import Round
 from sfl_sim.runs.news import Began, Counted, Ended, Failed, Planned, Reused, Warned
 from sfl_sim.store import Failure
 from sfl_sim.store.columns import OP_DTYPE

@@ -31,11 +31,10 @@ from sfl_sim.ops import (
 )
 from sfl_sim.rng import stream
 from sfl_sim.scenario.optional_sections import Shared
-from sfl_sim.sim.clock import Clock
+from sfl_sim.sim.clock import Clock, stages
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS, InTurn
-from sfl_sim.sim.plan import stages
 from sfl_sim.sim.station import Hold, first_come
 from sfl_sim.sim.trace import Fork, NotPlannable, PlannedOperation, trace
 from sfl_sim.system.conditions import Conditions, Throttling

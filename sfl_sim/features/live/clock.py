@@ -16,8 +16,7 @@ from sfl_sim.features.live.machines import Machines
 from sfl_sim.ops import Lost, Node, On, Read, Send, ServerNode, State, Value, Work
 from sfl_sim.sim.branch import WAITS, Branch
 from sfl_sim.sim.nodes import client_of, maker_of
-from sfl_sim.sim.operations import Operations
-from sfl_sim.sim.recording import OperationRow
+from sfl_sim.sim.operations import OperationRow, Operations
 from sfl_sim.sim.station import Job
 from sfl_sim.store.places import DEVICE
 from sfl_sim.system.cost import amounts
