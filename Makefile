@@ -47,4 +47,4 @@ peers-environment:
 
 # The site of docs/: build/site/index.html, which can be read offline. Needs `pip install '.[docs]'`.
 docs:
-	NO_MKDOCS_2_WARNING=1 PYTHONPATH=docs python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=docs python -m mkdocs build --strict

@@ -288,7 +288,8 @@ def privacy(
     What was found is in the result's `leakage`, and on the page `privacy.html` in its folder.
 
     Args:
-        scenario, overrides: as of `run`.
+        scenario: as of `run`.
+        overrides: as of `run`.
         vary: the values of every key that varies; `{"model.cut": "all"}` tries every cut.
         out: the run's folder; by default `reports/<name>-privacy`, or the next free number.
         jobs: variants and seeds to run side by side.
@@ -319,7 +320,8 @@ def serve(
     """Let requests come to what a scenario trains, as the command line does, silently.
 
     Args:
-        scenario, overrides: as of `run`.
+        scenario: as of `run`.
+        overrides: as of `run`.
         out: a folder for the serving; by default `reports/<name>-serving`, or the next free number.
         run: the folder of the run to serve; by default one of reports/ with its models; else they are trained.
         timing_only: train nothing, exits happen with `serving.exit_probability`.
@@ -368,7 +370,8 @@ def whatif(
     """Time the rounds of a scenario, without training, at all combinations of what varies, silently.
 
     Args:
-        scenario, overrides: as of `run`.
+        scenario: as of `run`.
+        overrides: as of `run`.
         vary: the values of every key that varies; `{"model.cut": "all"}` tries every cut.
         runs: folders of training runs, whose accuracies are added to the points that they trained.
         out: a folder for the study; by default `reports/<name>-whatif`, or the next free number.
@@ -401,7 +404,8 @@ def advise(
     """Choose the cuts with the shortest rounds, by the clock alone, as the command line does, silently.
 
     Args:
-        scenario, overrides: as of `run`.
+        scenario: as of `run`.
+        overrides: as of `run`.
         per_client: a cut for each client instead of one for all.
         memory_bytes: maximum of a client's memory.
         accuracy: accuracy that a cut must have reached in `runs`, folders of recorded runs.

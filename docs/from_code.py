@@ -1,0 +1,311 @@
+"""What pages of the site say that is made from the code: keys, commands, Python, columns, methods, and names.
+
+It is made when the site is built, and not committed. A page asks for a part by a line `<!-- from the code: PART -->`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, get_args
+
+import typer
+import yaml
+
+import sfl_sim
+from sfl_sim.build.catalogue import catalogue, choices, method_options
+from sfl_sim.cli import app
+from sfl_sim.methods import METHODS
+from sfl_sim.scenario.schema import json_schema, members
+from sfl_sim.store.schema import FolderKind, StoredTable, tables
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+UNITS = {"macs_per_s": "MAC/s", "rate_per_s": "1/s", "_bps": "bit/s", "_s": "s", "_h": "h", "_w": "W"}
+"""Units by the end of a key's name; the first that fits."""
+EXAMPLES = {
+    "serving": {"requests": 5000},
+    "model.path": "my_gpt2",
+    "clients.choice.kind": "oort",
+    "model.init.seed": 1,
+    "data.path": "my_images",
+    "data.image_size": 32,
+    "data.superclasses": True,
+    "data.samples_per_owner": 2000,
+    "data.separation": 5,
+    "clients.compute.macs_per_s": 2e9,
+    "clients.network.uplink_bps": 5e6,
+    "clients.network.downlink_bps": [5e6, 1e7],
+    "clients.network.shared.file": "edges.csv",
+    "clients.network.shared.capacity_bps.up": 2e6,
+    "clients.network.shared.capacity_bps.down": 1e7,
+    "clients.power.uplink_w": 1.2,
+    "clients.power.downlink_w": 0.9,
+    "train.local_epochs.by": "device_speed",
+    "train.local_epochs.values": [1, 2],
+    "train.lr.by": "device_speed",
+    "train.lr.values": [0.02, 0.05],
+    "train.server.momentum": 0.9,
+    "train.server.weight_decay": 1e-4,
+    "train.max_graphs": 8,
+    "train.on_round_end": "my_code:look",
+    "report.exits_every": 25,
+    "report.representations": 400,
+    "report.metrics": {"surest": "my_code:surest"},
+    "serving.rho": 0.5,
+    "serving.arrivals: bursts.rate_per_s": 5,
+    "serving.arrivals: trace.file": "requests.csv",
+    "serving.service: measured.file": "service_s.csv",
+    "serving.threshold: fixed.entropy": 0.5,
+    "serving.threshold: latency_budget.target_s": 0.2,
+}
+"""Examples of keys that neither a page of this site nor a shipped scenario gives."""
+TRAITS = {
+    "is split": lambda kind: kind.splits(kind.Options()),
+    "one model at the server": lambda kind: kind.shares_server_model,
+    "obeys `server.order`": lambda kind: kind.serves_in_order(kind.Options()),
+    "tiers of servers": lambda kind: kind.tiered,
+    "gradients come down": lambda kind: kind.splits(kind.Options()) and kind.sends_gradients,
+    "labels go up": lambda kind: kind.splits(kind.Options()) and kind.sends_labels,
+    "clients upload models": lambda kind: kind.uploads_model,
+    "exits at clients": lambda kind: kind.has_exits,
+}
+"""What a method is, in the table of methods."""
+SCENARIO_INTRO = """# Scenario keys
+
+Every key of a scenario file, with its default, its unit and an example. `sfl-sim list schema` prints the same as a JSON
+Schema, with which editors complete and check. A dot leads into a section: `train.rounds` in a grid or after `--set` is
+the key `rounds` of the section `train`. Keys that do not exist, and values that do not fit, are errors."""
+TABLE = "| key | default | what it is | example |\n|---|---|---|---|"
+COMMANDS_INTRO = """# Commands
+
+What `sfl-sim COMMAND --help` says. `sfl-sim SCENARIO.yaml` is short for `sfl-sim run SCENARIO.yaml`.
+With any command, `--debug` shows tracebacks, and `--allow-code` allows a scenario to run your own Python code.
+Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+
+
+def scenario_page() -> str:
+    """Write the reference of scenarios from their JSON Schema: every key, by section."""
+    schema = json_schema({}, choices())
+    given = {key: value for key, value in given_keys() if value is not None}  # null is no example
+    examples = EXAMPLES | given
+    lines = [SCENARIO_INTRO]
+    for name, about, keys in sections_of("", schema, schema):
+        lines += ["", f"## {name or 'Top level'}", "", about, "", TABLE]
+        for key, node in keys.items():
+            example = example_of(f"{name}.{key}".lstrip("."), node, examples)
+            lines.append(f"| `{key}` | {default_of(node)} | {what_is(key, node, schema)} | {example} |")
+        if name == "method":
+            lines += ["", *method_lines(method_options())]
+    return "\n".join(lines)
+
+
+def sections_of(name: str, node: dict[str, Any], schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield name, description and keys of a section and of those below it."""
+    keys = node["properties"]
+    yield name, node.get("description", ""), keys
+    for key, child in keys.items():
+        for member in members(child, schema):
+            if "properties" in member:
+                kind = member["properties"].get("kind", {}).get("const")
+                path = f"{name}.{key}".lstrip(".")
+                yield from sections_of(f"{path}: {kind}" if kind else path, member, schema)
+
+
+def given_keys() -> Iterator[tuple[str, Any]]:
+    """Yield the keys that this site and shipped scenarios give, with their values: tests run them all."""
+    for page in sorted(DOCS.rglob("*.md")):
+        for block in re.findall(r"^```yaml.*?\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+            yield from flat("", yaml.safe_load(block))
+    for path in sorted((ROOT / "scenarios").rglob("*.yaml"), reverse=True):
+        yield from flat("", yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def flat(name: str, given: Any) -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys and values of a mapping, sections too; those of a kind also below `section: kind`."""
+    if name:
+        yield name, given
+    if isinstance(given, dict) and "kind" in given:
+        yield from flat(f"{name}: {given['kind']}", {key: value for key, value in given.items() if key != "kind"})
+    if name == "grid":
+        for grid in given if isinstance(given, list) else [given]:
+            for key, values in grid.items():
+                yield key, values[0] if isinstance(values, list) else values
+    elif isinstance(given, dict):
+        for key, value in given.items():
+            yield from flat(f"{name}.{key}".lstrip("."), value)
+
+
+def example_of(key: str, node: dict[str, Any], examples: dict[str, Any]) -> str:
+    """Return an example of a key: one from a shipped scenario, or else another value that it may have."""
+    value = examples.get(key, node.get("default"))
+    if "$ref" in node:
+        return ""
+    if key not in examples:
+        if isinstance(value, bool):
+            value = not value
+        elif allowed := node.get("enum", node.get("anyOf", [{}])[0].get("enum")):
+            value = allowed[-1]
+    if value is None:
+        raise LookupError(f"no example of the scenario key {key}: show it on a page, or in EXAMPLES of from_code.py")
+    return code(value)
+
+
+def default_of(node: dict[str, Any]) -> str:
+    """Return the default of a key; sections have those of their keys."""
+    default = node.get("default", node.get("const"))
+    if "default" not in node and default is None:
+        return "required"
+    return "see below" if "$ref" in node and isinstance(default, dict) else code(default)
+
+
+def code(value: Any) -> str:
+    """Return a value as it stands in YAML, on one line."""
+    plain = str(value) if isinstance(value, Path) else value
+    text = yaml.safe_dump(plain, default_flow_style=True, width=10_000).removesuffix("...\n").strip()
+    return f"`{text}`".replace("|", "\\|")
+
+
+def what_is(key: str, node: dict[str, Any], schema: dict[str, Any]) -> str:
+    """Return what a key means, its unit, and what it allows."""
+    section = schema["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else {}
+    about = " ".join(node.get("description", section.get("description", "")).split())
+    if not about:
+        raise LookupError(f"the scenario key {key} has no description")
+    unit = next((unit for end, unit in UNITS.items() if key.endswith(end)), "")
+    allowed = [value for member in members(node, schema) for value in member.get("enum", [])]
+    parts = [about, f"Unit: {unit}." if unit else "", f"One of {', '.join(map(code, allowed))}." if allowed else ""]
+    return " ".join(filter(None, parts)).replace("|", "\\|")
+
+
+def method_lines(options: dict[str, Any]) -> Iterator[str]:
+    """Yield what the options of each method are, with their defaults."""
+    yield "Options that a method adds to this section:\n"
+    yield "| method | option | default | what it is |\n|---|---|---|---|"
+    for name, schema in options.items():
+        for key, node in schema.get("properties", {}).items():
+            about = what_is(key, node, schema)
+            yield f"| [{name}](../methods/{page_of(name)}) | `{key}` | {default_of(node)} | {about} |"
+
+
+@cache
+def pages_of_methods() -> dict[str, str]:
+    """Return the page below docs/methods that each heading is on, with its anchor, by what a name of it would be."""
+    pages = {}
+    for page in sorted((DOCS / "methods").glob("*.md")):
+        for level, heading in re.findall(r"^(##?) (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            anchor = re.sub(r"[^\w-]", "", heading.lower().replace(" ", "-"))
+            pages[plain(heading)] = page.name if level == "#" else f"{page.name}#{anchor}"
+    return pages
+
+
+def plain(name: str) -> str:
+    """Return the name of a method as scenarios and headings have in common: `KoReA-SFL` is `korea`."""
+    return re.sub(r"[-_ ]sf?l$|[-_ ]", "", name.lower())
+
+
+def page_of(name: str) -> str:
+    """Return the page of a method and the anchor on it, from docs/methods."""
+    if plain(name) not in pages_of_methods():
+        raise LookupError(f"no page in docs/methods has a heading for the method {name}")
+    return pages_of_methods()[plain(name)]
+
+
+def commands_of(group: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the name of each command, and the command: of a group those below it, as `list methods`."""
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_of(command, f"{word} ")
+        else:
+            yield f"{name}{word}", command
+
+
+def commands_page() -> str:
+    """Write the reference of commands from the command line itself."""
+    lines = [COMMANDS_INTRO]
+    for name, command in sorted(commands_of(typer.main.get_command(app))):
+        lines += ["", f"## sfl-sim {name}", "", command.help or "", "", "| | default | |", "|---|---|---|"]
+        for given in command.params:
+            is_option = given.param_type_name == "option"
+            names = " ".join(f"`{text}`" for text in (given.opts if is_option else [given.name.upper()]))
+            default = "" if given.default in (None, False, [], ()) or given.required else code(given.default)
+            lines.append(f"| {names} | {default} | {given.help} |")
+    return "\n".join(lines)
+
+
+def python_page() -> str:
+    """Write the reference of the Python interface: directives that mkdocstrings replaces by docstrings."""
+    documented = [f"::: {getattr(sfl_sim, name).__module__}.{name}" for name in sfl_sim.__all__]
+    return "\n\n".join(["# Python", "What `import sfl_sim` gives.", *documented])
+
+
+def vocabulary_page() -> str:
+    """Write the reference for those who add methods: the same kind of directives."""
+    modules = ("ops", "methods.base", "methods.split", "training.steps", "sim.orders")
+    intro = "What a [method](../howto/own-method.md) or a scheduling policy of your own is made of."
+    return "\n\n".join(
+        [
+            "# Words for methods of your own",
+            intro,
+            *(f"::: sfl_sim.{module}" for module in modules),
+        ]
+    )
+
+
+def inside_page() -> str:
+    """Write the page of everything that has a name."""
+    intro = "What a scenario can name; `sfl-sim list` prints the same, with papers and options."
+    lines = ["# What is inside", "", intro]
+    for kind, names in catalogue().items():
+        lines += ["", f"## {kind.capitalize()}", "", "| | |", "|---|---|"]
+        lines += [f"| `{name}` | {about.splitlines()[0]} |" for name, about in names.items()]
+    return "\n".join(lines)
+
+
+def methods_table() -> str:
+    """Write the table of methods, from docstrings and traits."""
+    lines = ["| method | what it does | " + " | ".join(TRAITS) + " |", "|---" * (2 + len(TRAITS)) + "|"]
+    for name, kind in METHODS.items():
+        about = (inspect.getdoc(kind) or "").partition("\n")[0].removesuffix(".")
+        marks = ["✓" if holds(kind) else "" for holds in TRAITS.values()]
+        lines.append(f"| [{name}]({page_of(name)}) | {about} | {' | '.join(marks)} |")
+    return "\n".join(lines)
+
+
+def table_in_words(table: StoredTable) -> str:
+    """Describe a stored table: what a row is, and its columns with type, unit and meaning."""
+    about = [
+        f"A row is {table.row}.",
+        f"It stands under `{table.under}`." * bool(table.under),
+        f"Only with {table.only}." * bool(table.only),
+        f"Besides: {table.further}." * bool(table.further),
+    ]
+    lines = [f"#### `{table.file}`", "", " ".join(filter(None, about)), ""]
+    lines += ["| column | type | what it is |", "|---|---|---|"]
+    for name, column in table.columns.items():
+        stored = f"`{column.stored}`, in frames `{name}`" if column.stored else f"`{name}`"
+        what = [
+            column.meaning,
+            f"null: {column.null}" * bool(column.null),
+            f"only with {column.only}" * bool(column.only),
+        ]
+        unit = f", {column.unit}" * bool(column.unit)
+        lines.append(f"| {stored} | {column.type}{unit} | {'; '.join(filter(None, what))} |")
+    return "\n".join(lines)
+
+
+def tables_of(kind: FolderKind) -> str:
+    """Describe the stored tables of a kind of folder."""
+    return "\n\n".join(map(table_in_words, tables(kind).values()))
+
+
+PARTS = {"methods": methods_table} | {f"tables of a {kind}": partial(tables_of, kind) for kind in get_args(FolderKind)}
+"""Parts of pages, by the words that ask for them."""
+
+
+def with_parts(page: str) -> str:
+    """Return the text of a page with the parts that it asks for."""
+    return re.sub(r"<!-- from the code: (.+) -->", lambda asked: PARTS[asked[1]](), page)

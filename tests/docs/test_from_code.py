@@ -1,0 +1,35 @@
+"""What the site makes from the code: every method has a page, every key an example, every column a row."""
+
+import re
+
+import from_code
+import pytest
+
+from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
+from sfl_sim.store.schema import tables
+
+
+def test_every_method_leads_to_a_heading():
+    pages = [from_code.page_of(name) for name in from_code.method_options()]
+    assert len(set(pages)) == len(pages)
+    with pytest.raises(LookupError, match="stubborn"):
+        from_code.page_of("stubborn")
+
+
+def test_every_scenario_key_has_a_meaning_and_an_example():
+    assert "| `rounds` |" in from_code.scenario_page()
+
+
+@pytest.mark.parametrize("kind", ["run", "serving", "whatif"])
+def test_the_page_on_files_asks_for_the_tables_of_the_schema(kind):
+    page = from_code.with_parts((from_code.DOCS / "output.md").read_text(encoding="utf-8"))
+    for name, table in tables(kind).items():
+        assert f"#### `{table.file}`" in page, name
+        assert all(f"`{column}`" in page for column in table.columns), name
+
+
+def test_every_order_has_a_row_which_says_whether_arrival_drives_it():
+    table = (from_code.DOCS / "methods" / "orders.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)`(?: \(default\))? \| (.+) \|$", table, re.MULTILINE))
+    assert set(rows) >= set(ORDERS)
+    assert {name for name in ORDERS if rows[name].startswith("arrival")} == set(ARRIVAL_DRIVEN)
