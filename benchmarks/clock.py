@@ -46,7 +46,7 @@ def measure(clients):
     from sfl_sim.sim.event_clock import EventClock
     from sfl_sim.sim.orders import ORDERS
     from sfl_sim.system.fleet import build_fleet
-    from sfl_sim.training.timing import Timing
+    from sfl_sim.training.executors import Timing
 
     net = network("lenet5", (1, 28, 28), 10)
     batches = max(1, OPERATIONS // (5 * clients))

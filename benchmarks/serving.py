@@ -30,7 +30,7 @@ SERVER = 2
 
 
 def measure(requests: int, share: float, max_batch: int) -> dict[str, object]:
-    from sfl_sim.methods.requests import EarlyExit, Thresholds
+    from sfl_sim.features.serve.requests import EarlyExit, Thresholds
     from sfl_sim.models.network import LABEL_BYTES
     from sfl_sim.models.zoo import network
     from sfl_sim.rng import stream
@@ -42,7 +42,7 @@ def measure(requests: int, share: float, max_batch: int) -> dict[str, object]:
     from sfl_sim.system.arrivals import poisson
     from sfl_sim.system.fleet import build_fleet
     from sfl_sim.training.deployed import Deployed
-    from sfl_sim.training.timing import Timing
+    from sfl_sim.training.executors import Timing
 
     links = {"uplink_bps": 1e8, "downlink_bps": 1e8}
     fleet = build_fleet(CLIENTS, 0, Clients(network=links), Server(speedup=10.0))

@@ -18,8 +18,7 @@ from sfl_sim.scenario.sections import Clients, Server
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import fcfs
 from sfl_sim.system.fleet import build_fleet
-from sfl_sim.training.eager import Eager
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Eager, Timing
 
 CPU = torch.device("cpu")
 LABELS, LR, MOMENTUM = 10, 0.01, 0.9

@@ -46,11 +46,10 @@ from sfl_sim.training.alternatives import Alternatives, replicas_by_name
 from sfl_sim.training.codecs import Fp16, TopK
 from sfl_sim.training.contents import dump, load, packed_bytes
 from sfl_sim.training.deployed import through
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.executors import Eager, Timing
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.replay import Image, Replay
 from sfl_sim.training.steps import Average
-from sfl_sim.training.timing import Timing
 
 CPU = torch.device("cpu")
 N_LABELS = 3

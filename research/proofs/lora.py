@@ -32,7 +32,7 @@ from sfl_sim.scenario.sections import Clients, Server
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import fcfs
 from sfl_sim.system.fleet import build_fleet
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.executors import Eager
 from sfl_sim.training.hardware import keep_freed_memory
 
 LENGTH, VOCABULARY, LR, LORA = 80, 80, 0.1, Lora()

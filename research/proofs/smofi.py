@@ -15,10 +15,10 @@ import torch
 from benchmarks.options import options
 from benchmarks.pairs import alternate, ratio
 from benchmarks.workload import CPU
+from sfl_sim.methods.smofi import Fuse, Fusion, TrainFused
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.zoo import network
 from sfl_sim.ops import Value
-from sfl_sim.training.fusion import Fuse, Fusion, TrainFused
 from sfl_sim.training.hardware import keep_freed_memory
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import Train

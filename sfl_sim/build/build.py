@@ -48,9 +48,8 @@ from sfl_sim.store import places
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.training.codecs import Codec, Delta, Int, SplitFC
 from sfl_sim.training.defences import Noisy
-from sfl_sim.training.eager import Eager
-from sfl_sim.training.precision import PRECISIONS
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Eager, Timing
+from sfl_sim.training.hardware import PRECISIONS
 
 Ints = NDArray[np.int64]
 

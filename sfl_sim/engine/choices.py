@@ -23,9 +23,11 @@ import numpy as np
 import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
 
 from sfl_sim.build.registry import filled, named
 from sfl_sim.errors import ScenarioError, in_short, own_place
+from sfl_sim.ops import Step
 from sfl_sim.scenario.fields import Count, Positive, PositiveShare, Probability
 from sfl_sim.scenario.sections import ChoiceSection as ChoiceSection
 
@@ -135,6 +137,27 @@ def _by_weight(rng: np.random.Generator, clients: NDArray[np.int64], weights: Fl
 
 def _drawn(rng: np.random.Generator, clients: Sequence[int], n: int) -> Sequence[int]:
     return [clients[i] for i in sorted(rng.choice(len(clients), n, replace=False))]
+
+
+class Utility(Step):
+    """|D_c| sqrt(mean squared loss) of the samples of a client, (1) of Oort (Lai et al. 2021), measured in no time.
+
+    Oort takes the losses of training itself. Here they are those of the global model after the round.
+
+    Args:
+        losses: gives the losses (n,) of the client's samples.
+    """
+
+    __slots__ = ("losses",)  # no attribute that would count as a setting of the step, of which lineages are made
+    name = "utility"
+
+    def __init__(self, losses: Callable[[], Tensor]) -> None:
+        self.losses = losses
+
+    def run(self, state: Any, *model: Any) -> float:
+        """Give the utility."""
+        losses = self.losses()
+        return float(len(losses) * losses.square().mean().sqrt())
 
 
 CHOICES: dict[str, ClientChoice] = {"random": random, "tiers": tiers, "oort": oort}

@@ -30,8 +30,8 @@ from sfl_sim.sim.orders import ORDERS
 from sfl_sim.store.schema import tables
 from sfl_sim.training.alternatives import Model, replicas_by_name
 from sfl_sim.training.deployed import answers_of_clients, representations
-from sfl_sim.training.eager import Eager
 from sfl_sim.training.evaluate import CodedAt, Evaluation, evaluate, evaluate_others, losses_of
+from sfl_sim.training.executors import Eager
 from sfl_sim.training.steps import Train
 
 FramesByName = dict[str, pd.DataFrame]

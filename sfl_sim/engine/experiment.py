@@ -19,6 +19,7 @@ from sfl_sim.build.layer_table import layer_table
 from sfl_sim.build.optimisation import largest_batch
 from sfl_sim.build.setup import setup_of
 from sfl_sim.engine.checkpointing import ResumePoint, StoredRound
+from sfl_sim.engine.choices import Utility
 from sfl_sim.engine.evaluation import Evaluator, Snapshots, check_snapshots, own_metrics
 from sfl_sim.engine.leakage import Meter, check_leakage
 from sfl_sim.engine.participation import check_participation
@@ -33,11 +34,9 @@ from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.operations import Executor
 from sfl_sim.system.presence import Presence
 from sfl_sim.training.alternatives import Model, replicas_by_name
-from sfl_sim.training.eager import Eager
-from sfl_sim.training.precision import check_precision
-from sfl_sim.training.provenance import Provenance
+from sfl_sim.training.executors import Eager
+from sfl_sim.training.hardware import check_precision
 from sfl_sim.training.replay import Replay
-from sfl_sim.training.utility import Utility
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Experiment:
         self,
         scenario: Scenario,
         device: torch.device | None,
-        provenance: Provenance | None = None,
+        provenance: Executor | None = None,
         elsewhere: Elsewhere | None = None,
     ) -> None:
         self.device = device

@@ -34,7 +34,7 @@ from sfl_sim.rng import stream
 from sfl_sim.scenario.optional_sections import Leakage
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store.schema import tables
-from sfl_sim.training.dependence import correlation, distances, unbiased_correlation
+from sfl_sim.training.defences import correlation, distances, unbiased_correlation
 from sfl_sim.training.deployed import through
 from sfl_sim.training.inversion import invert
 

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import Method, MethodOptions, Task, once_a_round
+from sfl_sim.methods.hierarchical import Tiered
 from sfl_sim.methods.split import SplitStep
 from sfl_sim.methods.splitfed_v1 import SplitFedV1
 from sfl_sim.methods.splitfed_v2 import SplitFedV2
-from sfl_sim.methods.tiered import Tiered
 from sfl_sim.methods.tiers import Tree, at
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import SERVER, Flow, ServerNode, expect, on, par, send

@@ -12,9 +12,8 @@ from pydantic import Field
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods.ahead import Boxes, HeadOptions, RunsAhead
+from sfl_sim.methods.ahead import Boxes, HeadOptions, RunsAhead, closing
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.mailbox import closing
 from sfl_sim.methods.server_copies import ClientVisit, ServerCopies
 from sfl_sim.models.exit_heads import exit_cuts
 from sfl_sim.models.replica import Bundle

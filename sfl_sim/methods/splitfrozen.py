@@ -15,8 +15,8 @@ from pydantic import Field
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
+from sfl_sim.methods.ahead import Mailbox, closing
 from sfl_sim.methods.base import MethodOptions, Task, once_a_round
-from sfl_sim.methods.mailbox import Mailbox, closing
 from sfl_sim.methods.split import SplitMethod
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, On, State, Value, expect, on, par, send

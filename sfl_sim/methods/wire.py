@@ -11,14 +11,12 @@ from weakref import WeakKeyDictionary
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods.changes import Changes, Compare, KeepSent
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, Joined, Replica, model_bytes
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, State, Value, on, read, send
 from sfl_sim.training.codecs import Codec, Delta
-from sfl_sim.training.coded import Coded, CodedGradient, KeepError, ReceivedUpdate
-from sfl_sim.training.defences import Noisy, NoPeek
-from sfl_sim.training.dependence import LEAST_ROWS
+from sfl_sim.training.coded import Changes, Coded, CodedGradient, Compare, KeepError, KeepSent, ReceivedUpdate
+from sfl_sim.training.defences import LEAST_ROWS, Noisy, NoPeek
 from sfl_sim.training.steps import Forward
 
 

@@ -29,8 +29,7 @@ from sfl_sim.scenario.load import Variant
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import Checkpoints, Failure, TrialWriter, clear, rounds_of, write_failure, writing
 from sfl_sim.store.columns import BREAKDOWN
-from sfl_sim.training.hardware import keep_freed_memory, pick_device, threads_for
-from sfl_sim.training.precision import PRECISIONS
+from sfl_sim.training.hardware import PRECISIONS, keep_freed_memory, pick_device, threads_for
 from sfl_sim.training.replay import CheckpointMismatch
 
 

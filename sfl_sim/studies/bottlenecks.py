@@ -18,7 +18,7 @@ from sfl_sim.scenario.load import Study, Variant
 from sfl_sim.system.cost import Processor
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.links import LazySequence, Links
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Timing
 
 MAX_OPERATIONS = 50_000
 """Maximum of operations of a round that is timed again; a larger one would take as long as some runs."""

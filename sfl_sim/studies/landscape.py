@@ -34,8 +34,7 @@ from sfl_sim.scenario.load import Variant, load
 from sfl_sim.store import models_of, write_file
 from sfl_sim.training.alternatives import replicas_by_name
 from sfl_sim.training.evaluate import evaluate
-from sfl_sim.training.hardware import keep_freed_memory, pick_device
-from sfl_sim.training.precision import PRECISIONS
+from sfl_sim.training.hardware import PRECISIONS, keep_freed_memory, pick_device
 
 
 @dataclass(frozen=True)

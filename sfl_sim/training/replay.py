@@ -20,9 +20,8 @@ from torch import Tensor
 from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.models.weights import Weights
 from sfl_sim.ops import On, ServerNode, State, Value
-from sfl_sim.training.arguments import values_in
 from sfl_sim.training.contents import storable
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.executors import Eager
 
 
 class CheckpointMismatch(RuntimeError):
@@ -159,7 +158,7 @@ class Replay:
 
     def _number(self, *args: Any) -> None:
         """Number new states; while walking, their contents are unknown."""
-        for state in _states_in(args):
+        for state in states_in(args):
             if state not in self._states:
                 self._states[state] = self._n_states
                 self._n_states += 1
@@ -204,13 +203,26 @@ class Replay:
         return True
 
 
-def _states_in(args: Any) -> Iterator[State]:
+def values_in(args: Any) -> Iterator[Value]:
+    """Generate the values among an operation's arguments: also those in collections, and those they are made of."""
+    if isinstance(args, Value):
+        yield args
+        if args.made_of:
+            yield from values_in(args.made_of)
+    elif isinstance(args, Mapping):
+        yield from values_in(list(args.values()))
+    elif isinstance(args, list | tuple):
+        for arg in args:
+            yield from values_in(arg)
+
+
+def states_in(args: Any) -> Iterator[State]:
     """Generate the states with contents among an operation's arguments: bundles, and members of joined states."""
     for value in values_in(args):
         if isinstance(value, Joined | Bundle):
             if isinstance(value, Bundle):
                 yield value
-            yield from _states_in(value.members)
+            yield from states_in(value.members)
         elif isinstance(value, State):
             yield value
 

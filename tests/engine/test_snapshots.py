@@ -12,7 +12,7 @@ from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import parse
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.executors import Eager
 
 CPU = torch.device("cpu")
 EVERY = 3

@@ -19,8 +19,7 @@ from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.presence import Presence
 from sfl_sim.training.codecs import Fp16
 from sfl_sim.training.coded import Coded, CodedGradient
-from sfl_sim.training.eager import Eager
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Eager, Timing
 
 EXACT = 1e-10
 HOSTS = ["fedavg", "splitfed_v1"]

@@ -14,7 +14,7 @@ from sfl_sim.methods.hydra import balanced_groups, superclasses
 from sfl_sim.ops import SERVER, ServerNode
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.executors import Eager
 from sfl_sim.training.steps import Average
 
 EXACT = 1e-10

@@ -26,7 +26,7 @@ from sfl_sim.sim.prices import Prices
 from sfl_sim.system.presence import Presence
 from sfl_sim.training.codecs import RandTopK
 from sfl_sim.training.coded import Coded
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.executors import Eager
 from sfl_sim.training.optimisers import Sgd
 
 EXACT = 1e-10

@@ -14,7 +14,7 @@ from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.testing import Case
 from sfl_sim.training.codecs import Int
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Timing
 
 USUAL = Lora(rank=2)
 WITH_EXITS = [name for name, kind in METHODS.items() if kind.has_exits]

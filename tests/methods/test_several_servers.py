@@ -21,7 +21,7 @@ from sfl_sim.scenario.load import parse
 from sfl_sim.store import places
 from sfl_sim.testing import simulate
 from sfl_sim.training.contents import dump, load
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.executors import Eager
 from sfl_sim.training.replay import Image, Replay
 
 TIERED = {name: kind for name, kind in METHODS.items() if kind.tiered}

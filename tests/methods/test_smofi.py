@@ -15,9 +15,9 @@ from torch import nn
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
+from sfl_sim.methods.smofi import Fuse, Fusion
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.system.presence import Presence
-from sfl_sim.training.fusion import Fuse, Fusion
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import MomentumAverage, Train
 

@@ -9,7 +9,7 @@ from sfl_sim.methods import METHODS
 from sfl_sim.methods.u_shaped import UShapedOptions
 from sfl_sim.store import places
 from sfl_sim.testing import simulate
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.executors import Eager
 
 SAMPLES = [9, 6, 8]
 ORDERS = ["fcfs", "cyclic", "cyclic_reverse", "random_job", "shortest_job", "label_aware"]

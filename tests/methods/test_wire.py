@@ -23,9 +23,8 @@ from sfl_sim.testing import World, cases_of, check_timing_only
 from sfl_sim.training.codecs import Bf16, Delta, Fp16, Int, RandTopK, SplitFC, TopK
 from sfl_sim.training.coded import ReceivedUpdate
 from sfl_sim.training.contents import packed_bytes
-from sfl_sim.training.defences import Noisy
-from sfl_sim.training.dependence import distance_correlation
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.defences import Noisy, distance_correlation
+from sfl_sim.training.executors import Eager
 
 SPLIT = {
     case.kind: case

@@ -18,7 +18,7 @@ from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.trace import Fork, PlannedOperation, trace
 from sfl_sim.system.cost import PlainProcessor
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Timing
 
 COLUMNS = ["node", "kind", "step", "client", "requested_s", "started_s", "ended_s"]
 

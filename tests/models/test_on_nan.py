@@ -8,6 +8,7 @@ from small_world import batch_norm_net, simulate, task
 
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import NonFiniteError
+from sfl_sim.methods.smofi import Fusion
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.averages import average
 from sfl_sim.models.network import Network
@@ -15,8 +16,7 @@ from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import Value, on
 from sfl_sim.scenario.load import parse
-from sfl_sim.training.eager import Eager
-from sfl_sim.training.fusion import Fusion
+from sfl_sim.training.executors import Eager
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import Train
 

@@ -16,7 +16,7 @@ from sfl_sim.models.exit_heads import exit_network
 from sfl_sim.rng import stream
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.executors import Eager
 
 EXACT = 1e-10
 SAMPLES = [9, 5, 7, 4, 6]

@@ -12,7 +12,7 @@ from sfl_sim.methods import METHODS
 from sfl_sim.models.averages import average
 from sfl_sim.ops import SERVER, Value
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.executors import Eager
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import Backward, Forward, Train
 

@@ -14,7 +14,7 @@ from sfl_sim.methods import METHODS
 from sfl_sim.rng import stream
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.executors import Eager
 
 EXACT = 1e-10
 SAMPLES = [13, 7, 10, 4, 12, 9, 5]

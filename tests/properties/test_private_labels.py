@@ -16,7 +16,7 @@ from sfl_sim.models.part import Part
 from sfl_sim.models.zoo import network
 from sfl_sim.ops import ServerNode
 from sfl_sim.training.codecs import Codec
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.executors import Eager
 
 WITHOUT_CONTENTS = (Part, Codec, torch.dtype, type)
 """What all nodes know."""

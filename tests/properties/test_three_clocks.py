@@ -15,7 +15,7 @@ from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.store.columns import OP_DTYPE, in_order
 from sfl_sim.system.cost import PlainProcessor
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Timing
 
 rates = st.sampled_from([2.0**9, 2.0**10, 2.0**12])
 """Powers of two: sums of such times are exact, so equal instants are equal however they come about."""

@@ -42,7 +42,7 @@ from sfl_sim.system.links import Pattern, RateTrace
 from sfl_sim.system.presence import Presence
 from sfl_sim.system.topology import build_topology
 from sfl_sim.testing import Case
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Timing
 
 REGULAR = [case for case in CASES if case.kind.regular]
 RELAXED = Case(METHODS["smofi"], METHODS["smofi"].Options(barrier="relaxed"))

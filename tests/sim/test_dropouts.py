@@ -36,7 +36,7 @@ from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.presence import Presence
 from sfl_sim.system.topology import build_topology
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Timing
 
 LONG_S = 1e6
 """A period that no story lives to see the end of."""

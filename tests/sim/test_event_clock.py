@@ -27,7 +27,7 @@ from sfl_sim.ops import (
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.links import Pattern, RateTrace
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Timing
 
 
 def clock(n=2, order="fcfs", executor=None, **world):

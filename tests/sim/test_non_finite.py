@@ -13,7 +13,7 @@ from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.trace import trace
 from sfl_sim.system.cost import FittedProcessor
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Timing
 
 
 class Odd:

@@ -21,7 +21,7 @@ from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.serving_station import ServingStation
 from sfl_sim.system.conditions import mean_one
 from sfl_sim.system.cost import FittedProcessor
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Timing
 
 WORLD = fleet(8, macs_per_s=1.0, speedup=1.0)
 """A server of one MAC a second."""

@@ -19,7 +19,7 @@ from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock, Queueing
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.presence import Presence
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Timing
 
 EDGES = [ServerNode("edge", number) for number in (1, 2, 3)]
 SLOW = {"macs_per_s": 1.0}

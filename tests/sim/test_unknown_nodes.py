@@ -11,7 +11,7 @@ from sfl_sim.ops import AGGREGATOR, SERVER, State, Value, on, send
 from sfl_sim.sim.clock import Clock
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Timing
 
 
 def clock():

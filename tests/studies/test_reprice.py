@@ -18,10 +18,9 @@ from sfl_sim.scenario.load import load, parse
 from sfl_sim.scenario.own_code import hand_over
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN
 from sfl_sim.studies.reprice import OF_TRAINING, Repricing, reprice_trial
-from sfl_sim.studies.retrace import difference, records_of
+from sfl_sim.studies.retrace import TracedOperation, difference, records_of
 from sfl_sim.studies.train import run_study
 from sfl_sim.studies.trained import TrainedRun
-from sfl_sim.training.provenance import TracedOperation
 
 SMALL_STEPS = {"train.lr": 1e-4}
 """For slopes along random directions, which are long."""

@@ -8,7 +8,7 @@ from small_world import batch_norm_net, task
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.network import Network
 from sfl_sim.training.contents import packed_bytes
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.executors import Eager
 
 BF16 = ForwardSettings(autocast=torch.bfloat16)
 DEPTH_BYTES = 1

@@ -28,7 +28,7 @@ from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.studies.train import run_study
 
-STEP = "sfl_sim.training.eager.Eager.run"
+STEP = "sfl_sim.training.executors.Eager.run"
 
 
 def drawing(shape, n_labels):

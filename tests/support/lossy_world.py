@@ -10,8 +10,7 @@ from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.testing import EVERYBODY, SURVIVORS, bits, gone_at, instant
-from sfl_sim.training.eager import Eager
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Eager, Timing
 
 __all__ = ["EVERYBODY", "SURVIVORS", "bits", "gone_at", "instant", "own", "run"]
 

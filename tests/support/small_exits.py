@@ -8,8 +8,7 @@ from torch import nn
 from sfl_sim.methods import METHODS
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
-from sfl_sim.training.eager import Eager
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Eager, Timing
 
 EXACT = 1e-10
 WITH_EXITS = ["harmony", "multiexit", "splitgp"]

@@ -12,9 +12,8 @@ from sfl_sim.methods import METHODS
 from sfl_sim.models.zoo import network
 from sfl_sim.ops import Value
 from sfl_sim.testing import check_timing_only
-from sfl_sim.training.eager import Eager
 from sfl_sim.training.evaluate import evaluate
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Eager, Timing
 
 CPU = torch.device("cpu")
 

@@ -23,7 +23,7 @@ from sfl_sim.models.on_nan import OnNan
 from sfl_sim.scenario.load import parse
 from sfl_sim.training import optimisers, steps
 from sfl_sim.training.codecs import CODECS
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.executors import Eager
 
 DEVICE = torch.device("meta")
 SMALL = {

@@ -13,7 +13,7 @@ from sfl_sim.methods import METHODS
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.zoo import MODELS, network
-from sfl_sim.training.precision import PRECISIONS, check_precision
+from sfl_sim.training.hardware import PRECISIONS, check_precision
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

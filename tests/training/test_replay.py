@@ -12,7 +12,7 @@ from sfl_sim.ops import On, Value
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.contents import dump, load
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.executors import Eager
 from sfl_sim.training.replay import CheckpointMismatch, Image, Replay
 
 

@@ -20,8 +20,7 @@ from sfl_sim.models.replica import Replica
 from sfl_sim.ops import SERVER, Node, Value
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.system.cost import WORK_COLUMNS
-from sfl_sim.training.hardware import keep_freed_memory
-from sfl_sim.training.precision import PRECISIONS
+from sfl_sim.training.hardware import PRECISIONS, keep_freed_memory
 from sfl_sim.training.steps import Backward, Forward, Train
 
 BATCHES = (1, 16)

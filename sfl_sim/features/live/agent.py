@@ -26,7 +26,7 @@ from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Joined
 from sfl_sim.ops import SERVER, Node, State
 from sfl_sim.runs.cache_key import code_version
-from sfl_sim.training.eager import Eager
+from sfl_sim.training.executors import Eager
 
 MOST_AT_ONCE = 64
 """Jobs that a server of unlimited workers runs at the same time."""

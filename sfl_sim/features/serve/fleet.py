@@ -17,7 +17,7 @@ from sfl_sim.build.build import server_workers
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.round_tables import device_groups
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods.requests import EarlyExit, Thresholds, draw_rows
+from sfl_sim.features.serve.requests import EarlyExit, Thresholds, draw_rows
 from sfl_sim.metrics import exit_metrics
 from sfl_sim.metrics.serving import request_rows, summary
 from sfl_sim.ops import Flow
@@ -43,7 +43,7 @@ from sfl_sim.sim.serving_station import ServingStation
 from sfl_sim.system.arrivals import Arrivals, bursts, poisson, read_trace
 from sfl_sim.system.conditions import mean_one
 from sfl_sim.system.profiles import per_client, read_table
-from sfl_sim.training.timing import Timing
+from sfl_sim.training.executors import Timing
 
 Ints = NDArray[np.int64]
 

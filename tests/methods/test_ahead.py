@@ -11,16 +11,16 @@ from torch.nn.functional import cross_entropy
 
 from sfl_sim.errors import DeadlockError
 from sfl_sim.methods import METHODS
-from sfl_sim.methods.mailbox import Mailbox, closing
+from sfl_sim.methods.ahead import Mailbox, closing
 from sfl_sim.methods.split import SharedServer, SplitMethod
 from sfl_sim.models.exit_heads import exit_network
 from sfl_sim.models.replica import Bundle
 from sfl_sim.ops import AGGREGATOR, SERVER, Value, expect, on, par, start
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
+from sfl_sim.training.executors import Timing
 from sfl_sim.training.exit_steps import ExitBackward, ExitForward
 from sfl_sim.training.steps import Renew, TrainAlone
-from sfl_sim.training.timing import Timing
 
 EVERY = 2
 

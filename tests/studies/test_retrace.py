@@ -9,8 +9,8 @@ from small_world import CASES, fleet, task, tensors
 
 from sfl_sim.methods import METHODS
 from sfl_sim.sim.orders import ORDERS
+from sfl_sim.studies.retrace import Provenance
 from sfl_sim.testing import cases_of, simulate
-from sfl_sim.training.provenance import Provenance
 
 V1, V2 = (cases_of(METHODS[name])[0] for name in ("splitfed_v1", "splitfed_v2"))
 IN_DOUBT = [case for case in CASES if case.method(task((9, 8, 3), momentum=0.9, device=None)).depends_on_time]

@@ -1,4 +1,4 @@
-"""The eager executor: every step runs at the instant its service starts."""
+"""Executors: of training, where every step runs at the instant its service starts, and of the same timeline alone."""
 
 from __future__ import annotations
 
@@ -37,3 +37,23 @@ class Eager:
     def read(self, value: Value) -> float:
         """Give the number in `value`."""
         return float(value.load())
+
+
+class Timing:
+    """Computes nothing: states and values have a size and no content."""
+
+    name = "timing"
+    computes = False
+
+    def run(self, op: On) -> None:
+        """Compute nothing; the result has no content."""
+
+    def snapshot(self, payload: Value) -> Value:
+        """Give a copy if the payload can change, itself if not."""
+        return payload.snapshot()
+
+    def read(self, value: Value) -> None:
+        """Give None: without training no number is known."""
+
+    def finish(self) -> None:
+        """Finish a round: a no-op."""
