@@ -269,7 +269,7 @@ def run(
     with permitted(Permission(allow_code)):
         given = {"data.factory": None if data is None else as_dataset(data), "train.on_round_end": on_round_end}
         study = _study(scenario, overrides, {key: each for key, each in given.items() if each is not None})
-        with _shown(progress) as shown, logging(log, shown) as notify:
+        with _shown(progress) as shown, logging(study, log, shown) as notify:
             return Results(run_study(study, _place(out) if out else None, settings, notify).folder)
 
 

@@ -80,7 +80,7 @@ def run(
     )
 
     def train() -> Outcome:
-        with progress(console, quiet) as shown, logging(log, shown) as notify:
+        with progress(console, quiet) as shown, logging(study, log, shown) as notify:
             return run_study(study, out, settings, notify)
 
     conclude_trials(train, quiet=quiet)

@@ -56,7 +56,8 @@ def report(
         ),
     ] = [],
     log: Annotated[
-        str | None, typer.Option(metavar="mlflow=STORE", help="Log the runs in MLflow: in a folder, or at a URI.")
+        str | None,
+        typer.Option(metavar="NAME=PLACE", help="Log their rounds, as run --log does: mlflow=STORE, wandb=PROJECT ..."),
     ] = None,
     show: Annotated[
         bool, typer.Option("--open", help="Open the page in a browser; of one run, the page that it has.")
@@ -84,15 +85,13 @@ def report(
     drawn = [form for form in formats if form != "trace"]
     if drawn and not export:
         raise ScenarioError("needs a folder: --export DIR", key="--format")
-    if log and not log.startswith("mlflow="):
-        raise ScenarioError("no such place", key="--log", found=log, allowed="mlflow=STORE")
     page = place_of_page(out) if out else export / "report.html" if export else None
     with blamed_on(*runs):
         if log:
-            from sfl_sim.report.mlflow_log import log_runs
+            from sfl_sim.report.display import plural
+            from sfl_sim.studies.loggers import log_runs
 
-            store = log.removeprefix("mlflow=")
-            say(f"{store}: {log_runs(runs, store)}")
+            say(f"{log}: {plural(log_runs(runs, log), 'run')} logged")
         if "trace" in formats:
             from sfl_sim.report.load import load_unchanged
             from sfl_sim.report.perfetto import write_trace

@@ -1,30 +1,50 @@
-"""Loggers: the numbers of every round, told while a study runs to TensorBoard, Weights & Biases, MLflow or a function.
+"""Loggers: the numbers of every round for TensorBoard, Weights & Biases, MLflow or a function, live or of stored runs.
 
-A logger of one's own is a `Log`; one that opens and closes something is a context manager that yields one, as those
-below do.
+A logger of one's own is a `Log`; those below are context managers that yield one.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sfl_sim.build.registry import named
 from sfl_sim.errors import ScenarioError, in_short, own_place
-from sfl_sim.report.mlflow_log import mlflow_client
-from sfl_sim.runs.news import Ended, News, Notify, Planned, Reused, Warned
+from sfl_sim.report.comparison import settings_texts
+from sfl_sim.report.load import flat, load_unchanged
+from sfl_sim.runs.news import Ended, News, Notify, Reused, Warned
+from sfl_sim.scenario.load import Study, training
 
 Log = Callable[[str, int, Mapping[str, float]], None]
 """Takes a trial's name (its variant and seed), the number of a round, and the round's numbers by column."""
 KEY = "--log"
 
 
+class LoggedStudy(NamedTuple):
+    """Name of a study, and settings as text by key of each of its trials, by the trial's name."""
+
+    name: str
+    settings: Mapping[str, Mapping[str, str]]
+
+    @classmethod
+    def of(cls, study: Study) -> LoggedStudy:
+        """Return those of a study that is about to run."""
+        trained = training(study)
+        settings = {
+            trained.title(variant): settings_texts(flat(variant.scenario.model_dump(mode="json")))
+            for variant in trained.variants
+        }
+        return cls(study.name, settings)
+
+
 @contextmanager
-def tensorboard(place: str) -> Iterator[Log]:
+def tensorboard(place: str, study: LoggedStudy) -> Iterator[Log]:
     """Write a folder of events for each trial below `place`, for `tensorboard --logdir`."""
     from torch.utils.tensorboard import SummaryWriter
 
@@ -43,7 +63,7 @@ def tensorboard(place: str) -> Iterator[Log]:
 
 
 @contextmanager
-def wandb(place: str) -> Iterator[Log]:
+def wandb(place: str, study: LoggedStudy) -> Iterator[Log]:
     """Log a run for each trial in the project `place` of Weights & Biases; WANDB_MODE=offline keeps them here."""
     import wandb
 
@@ -51,7 +71,8 @@ def wandb(place: str) -> Iterator[Log]:
 
     def log(name: str, round: int, numbers: Mapping[str, float]) -> None:
         if name not in runs:
-            runs[name] = wandb.init(project=place, name=name, reinit="create_new")
+            config = dict(study.settings[name])
+            runs[name] = wandb.init(project=place, group=study.name, name=name, config=config, reinit="create_new")
         runs[name].log(dict(numbers), step=round)
 
     yield log
@@ -60,35 +81,50 @@ def wandb(place: str) -> Iterator[Log]:
 
 
 @contextmanager
-def mlflow(place: str) -> Iterator[Log]:
-    """Log a run for each trial in the MLflow store `place`, a folder or a URI; `report --log` logs finished ones."""
-    client = mlflow_client(place)
-    known = client.get_experiment_by_name("sfl-sim")
-    experiment = known.experiment_id if known else client.create_experiment("sfl-sim")
+def mlflow(place: str, study: LoggedStudy) -> Iterator[Log]:
+    """Log an experiment of the study's name in the MLflow store `place`, a folder or a URI.
+
+    It gets a run, and below that one for each trial: settings as params, and numbers at their simulated time.
+    """
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # a server that is down is told in seconds
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    if "://" not in place:
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # the only store that needs no server and no database
+        place = Path(place).absolute().as_uri()
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
+
+    client, began_ms = MlflowClient(tracking_uri=place), round(1000 * time.time())
+    known = client.get_experiment_by_name(study.name)
+    experiment = known.experiment_id if known else client.create_experiment(study.name)
+    parent = client.create_run(experiment, began_ms, run_name=study.name).info.run_id
     runs: dict[str, str] = {}
 
-    def log(name: str, round: int, numbers: Mapping[str, float]) -> None:
+    def log(name: str, number: int, numbers: Mapping[str, float]) -> None:
         if name not in runs:
-            runs[name] = client.create_run(experiment, run_name=name).info.run_id
-        for key, number in numbers.items():
-            client.log_metric(runs[name], key, number, step=round)
+            runs[name] = client.create_run(experiment, began_ms, {"mlflow.parentRunId": parent}, name).info.run_id
+            params = [Param(key, text) for key, text in study.settings[name].items() if text != "null"]
+            client.log_batch(runs[name], params=params)
+        at_ms = began_ms + round(1000 * numbers["ended_s"])
+        client.log_batch(runs[name], [Metric(key, value, at_ms, number) for key, value in numbers.items()])
 
     yield log
-    for run in runs.values():
+    for run in (parent, *runs.values()):
         client.set_terminated(run)
 
 
-LOGGERS: dict[str, Callable[[str], AbstractContextManager[Log]]] = {
+LOGGERS: dict[str, Callable[[str, LoggedStudy], AbstractContextManager[Log]]] = {
     "tensorboard": tensorboard,
     "wandb": wandb,
     "mlflow": mlflow,
 }
-"""Loggers by name, each opened with its place."""
+"""Loggers by name, opened with the place to write to and the study."""
 
 
 @contextmanager
-def logging(to: Sequence[str | Log], notify: Notify) -> Iterator[Notify]:
-    """Yield a `Notify` that tells the rounds of a study to loggers, and all news to `notify`.
+def logging(study: Study, to: Sequence[str | Log], notify: Notify) -> Iterator[Notify]:
+    """Yield a `Notify` that tells the rounds of `study` to loggers, and all news to `notify`.
 
     A logger that fails warns, and is told nothing any more; the study goes on.
 
@@ -98,22 +134,19 @@ def logging(to: Sequence[str | Log], notify: Notify) -> Iterator[Notify]:
     Raises:
         ScenarioError: there is no such logger, or its package is missing.
     """
-    names: list[str] = []
     with ExitStack() as stack:
-        logs = {str(one): stack.enter_context(_opened(one)) for one in to}
+        about = LoggedStudy.of(study) if to else LoggedStudy(study.name, {})
+        names = list(about.settings)
+        logs = {str(logger): stack.enter_context(_opened(logger, about)) for logger in to}
 
         def both(news: News) -> None:
             notify(news)
-            if isinstance(news, Planned):
-                names[:] = [name for name, _ in news.trials]
             if isinstance(news, Reused) and logs:
                 notify(Warned(news.trial, "is reused, so that loggers are told nothing; --fresh trains it again"))
             if isinstance(news, Ended) and news.is_new:
-                row = {key: value for key, value in news.round.row.items() if isinstance(value, int | float)}
-                numbers = {key: float(value) for key, value in row.items() if math.isfinite(value) and key != "round"}
                 for name, log in list(logs.items()):
                     try:
-                        log(names[news.trial], news.round.row["round"], numbers)
+                        log(names[news.trial], news.round.row["round"], _numbers(news.round.row))
                     except Exception as error:  # of a package, a server, or a user's function
                         del logs[name]
                         notify(Warned(None, f"{name} fails with {in_short(error)}{own_place(error)}: it logs no more"))
@@ -121,24 +154,54 @@ def logging(to: Sequence[str | Log], notify: Notify) -> Iterator[Notify]:
         yield both
 
 
-def _opened(logger: str | Log) -> AbstractContextManager[Log]:
-    """Open a logger. Raises ScenarioError if there is none, or its package is missing."""
-    if not isinstance(logger, str):
-        return nullcontext(logger)
-    name, _, place = logger.partition("=")
-    if name not in LOGGERS and ":" in logger:
-        return nullcontext(named(logger, {}, KEY))
-    if name not in LOGGERS or not place:
-        raise ScenarioError("is no logger", key=KEY, found=logger, allowed=[f"{known}=PLACE" for known in LOGGERS])
-    return _importing(LOGGERS[name](place), logger)
+def log_runs(folders: Sequence[Path], logger: str) -> int:
+    """Tell a logger all rounds of stored runs, as `logging` does while they run; return the number of trials.
+
+    Raises ScenarioError if a folder holds no complete run, or the logger cannot be used.
+    """
+    n_trials = 0
+    for run in [load_unchanged(folder) for folder in dict.fromkeys(folders)]:
+        several = run.rounds["seed"].nunique() > 1
+        trials = {
+            f"{variant} (seed {seed})" if several else str(variant): (str(variant), rounds)
+            for (variant, seed), rounds in run.rounds.groupby(["variant", "seed"], sort=False)
+        }
+        settings = {name: settings_texts(run.settings[variant]) for name, (variant, _) in trials.items()}
+        with _opened(logger, LoggedStudy(run.name, settings)) as log:
+            for name, (_, rounds) in trials.items():
+                for row in rounds.to_dict("records"):
+                    try:
+                        log(name, row["round"], _numbers(row))
+                    except Exception as error:
+                        problem = f"fails with {in_short(error)}{own_place(error)}"
+                        raise ScenarioError(problem, key=KEY, found=logger) from error
+        n_trials += len(trials)
+    return n_trials
+
+
+def _numbers(row: Mapping[Any, Any]) -> dict[str, float]:
+    """Return what is a finite number in the row of a round, without the round's own."""
+    numbers = {key: float(value) for key, value in row.items() if isinstance(value, int | float) and key != "round"}
+    return {key: number for key, number in numbers.items() if math.isfinite(number)}
 
 
 @contextmanager
-def _importing(opened: AbstractContextManager[Log], logger: str) -> Iterator[Log]:
+def _opened(logger: str | Log, study: LoggedStudy) -> Iterator[Log]:
+    """Open a logger. Raises ScenarioError if there is none, its package is missing, or its store cannot be used."""
+    if not isinstance(logger, str):
+        yield logger
+        return
+    name, _, place = logger.partition("=")
+    if name not in LOGGERS and ":" in logger:
+        yield named(logger, {}, KEY)
+        return
+    if name not in LOGGERS or not place:
+        raise ScenarioError("is no logger", key=KEY, found=logger, allowed=[f"{known}=PLACE" for known in LOGGERS])
     with ExitStack() as stack:
         try:
-            log = stack.enter_context(opened)
+            log = stack.enter_context(LOGGERS[name](place, study))
         except ModuleNotFoundError as error:
-            problem = f"needs {error.name}: pip install 'sfl-sim[loggers]'"
-            raise ScenarioError(problem, key=KEY, found=logger) from error
+            raise ScenarioError(f"needs {error.name}: pip install 'sfl-sim[loggers]'", key=KEY, found=logger) from error
+        except Exception as error:  # of a store, or a server
+            raise ScenarioError(in_short(error), key=KEY, found=logger) from error
         yield log

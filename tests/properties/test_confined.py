@@ -107,14 +107,3 @@ def test_links_in_a_run_that_somebody_sent_are_not_followed_where_we_write(place
     assert precious.read_text() == "mine"
     assert not (run / "report.html").is_symlink()
     assert not (place / "tables" / "rounds.csv").is_symlink()
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows lets few make links")
-def test_nor_is_what_they_lead_to_logged_elsewhere(place, monkeypatch):
-    pytest.importorskip("mlflow")
-    main(["run", "theirs.yaml", "--timing-only", "-q"])
-    run, precious = place / "reports" / "theirs", place / "precious"
-    precious.write_text("a private key")
-    planted(run, precious)
-    main(["report", str(run), "--log", "mlflow=mlruns"])
-    assert [path.name for path in place.glob("mlruns/**/artifacts/*")] == ["summary.json", "scenario.yaml"]

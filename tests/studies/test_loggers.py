@@ -1,21 +1,57 @@
-"""Loggers are told every round while a study runs, in real folders of TensorBoard, Weights & Biases and MLflow."""
+"""Loggers are told every round, live or stored, in real folders of TensorBoard, Weights & Biases and MLflow."""
 
+import os
 import sys
 
 import pytest
+from command import sfl_sim as command
+from synthetic_run import World, write_run
 
 import sfl_sim
 from sfl_sim.errors import ScenarioError
+from sfl_sim.studies.loggers import log_runs
 
 SCENARIO = {
-    "data": {"name": "diabetes"}, "model": {"name": "mlp"}, "clients": {"count": 2}, "train": {"rounds": 2},
-    "grid": {"method.name": ["fedavg", "splitfed_v2"]},
+    "name": "ill", "data": {"name": "diabetes"}, "model": {"name": "mlp"}, "clients": {"count": 2},
+    "train": {"rounds": 2}, "grid": {"method.name": ["fedavg", "splitfed_v2"]},
 }  # fmt: skip
+PACKAGES = "tensorboard", "wandb", "mlflow"
 
 
-def test_a_function_gets_the_numbers_of_every_trial(tmp_path):
-    told = []
-    results = sfl_sim.run(SCENARIO, out=tmp_path, log=[lambda *news: told.append(news)], fresh=True)
+pytestmark = pytest.mark.usefixtures("without_pages")
+
+
+@pytest.fixture(autouse=True)
+def as_it_was(monkeypatch):
+    monkeypatch.setattr("os.environ", os.environ.copy())  # MLflow is told by variables that would outlast the test
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory):
+    """A run that all loggers were told of: its results, its folder's parent, and what the function was told."""
+    place, told = tmp_path_factory.mktemp("logged"), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.environ", os.environ.copy() | {"WANDB_MODE": "offline", "WANDB_SILENT": "true"})
+        os.environ["WANDB_DIR"] = str(place)
+        for package in PACKAGES:
+            pytest.importorskip(package)
+        log = [lambda *news: told.append(news), f"tensorboard={place}/runs", "wandb=sfl", f"mlflow={place}/mlruns"]
+        return sfl_sim.run(SCENARIO, out=place / "run", log=log, fresh=True), place, told
+
+
+def mlflow_runs(store, experiment):
+    """The client, the parents and the runs of trials, by name, in a store's experiment."""
+    from mlflow import MlflowClient
+
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+    client = MlflowClient(store.as_uri())
+    runs = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
+    children = {run.info.run_name: run for run in runs if "mlflow.parentRunId" in run.data.tags}
+    return client, [run for run in runs if run.info.run_name not in children], children
+
+
+def test_a_function_gets_the_numbers_of_every_trial(logged):
+    results, _, told = logged
     assert [(name, number) for name, number, _ in told] == [
         (name, number) for name in ("fedavg", "splitfed_v2") for number in (1, 2)
     ]
@@ -23,12 +59,60 @@ def test_a_function_gets_the_numbers_of_every_trial(tmp_path):
     assert "accuracy" not in told[0][2]
 
 
-def test_a_trial_that_is_reused_says_that_nothing_is_logged(tmp_path, capsys):
+def test_tensorboard_holds_a_curve_for_each_trial(logged):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    results, place, _ = logged
+    events = EventAccumulator(str(place / "runs" / "fedavg"))
+    events.Reload()
+    ours = results.rounds[results.rounds["variant"] == "fedavg"]
+    assert [event.step for event in events.Scalars("loss")] == [1, 2]
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(ours["loss"].tolist(), rel=1e-6)
+
+
+def test_wandb_keeps_runs_here_when_it_is_offline(logged):
+    _, place, _ = logged
+    assert len(list(place.glob("wandb/offline-run-*"))) == 2
+
+
+def test_mlflow_holds_a_run_for_each_trial_with_its_settings_and_rounds(logged):
+    results, place, _ = logged
+    client, (parent,), runs = mlflow_runs(place / "mlruns", "ill")
+    assert runs.keys() == {"fedavg", "splitfed_v2"}
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
+    assert {run.info.status for run in (parent, *runs.values())} == {"FINISHED"}
+    assert runs["fedavg"].data.params.items() >= {"method.name": "fedavg", "train.rounds": "2"}.items()
+    rounds = results.rounds.query("variant == 'fedavg'")
+    history = client.get_metric_history(runs["fedavg"].info.run_id, "loss")
+    assert [(point.step, point.value) for point in history] == list(zip(rounds["round"], rounds["loss"], strict=True))
+    waited_ms = history[1].timestamp - history[0].timestamp  # the axis of time is simulated
+    assert waited_ms == pytest.approx(1000 * rounds["ended_s"].diff().iloc[1], abs=1)
+
+
+def test_a_stored_run_tells_what_it_has_told_while_it_ran(logged, tmp_path, capsys):
+    results, place, _ = logged
+    command("report", results.folder, "--log", f"mlflow={tmp_path}")
+    assert "2 runs" in capsys.readouterr().out
+    live, stored = (mlflow_runs(store, "ill")[-1] for store in (place / "mlruns", tmp_path))
+    assert stored.keys() == live.keys()
+    assert stored["fedavg"].data.params == live["fedavg"].data.params
+    assert live["fedavg"].data.metrics.items() <= stored["fedavg"].data.metrics.items()
+
+
+def test_trials_of_several_seeds_are_called_by_them(tmp_path):
+    world = World(clients=2, batches=1, seeds=(0, 1), trained=False)
+    assert log_runs([write_run(tmp_path / "stored", world)] * 2, f"mlflow={tmp_path}/mlruns") == 6
+    _, _, runs = mlflow_runs(tmp_path / "mlruns", "heterogeneous_bw")
+    assert runs.keys() == {f"{variant.name} (seed {seed})" for variant in world.variants for seed in world.seeds}
+    assert all("ended_s" in run.data.metrics and "accuracy" not in run.data.metrics for run in runs.values())
+
+
+def test_a_trial_that_is_reused_warns_and_logs_nothing(logged, tmp_path, capsys):
+    results, _, _ = logged
     told = []
-    sfl_sim.run(SCENARIO, out=tmp_path / "one")
-    sfl_sim.run(SCENARIO, out=tmp_path / "two", log=[lambda *news: told.append(news)], progress=True)
+    sfl_sim.run(SCENARIO, out=results.folder.with_name("again"), log=[lambda *news: told.append(news)], progress=True)
     assert told == []
-    assert "is reused, so that loggers are told nothing" in capsys.readouterr().err
+    assert "--fresh" in capsys.readouterr().err
 
 
 def test_a_logger_that_fails_warns_once_and_the_study_goes_on(tmp_path, capsys):
@@ -44,51 +128,29 @@ def test_a_logger_that_fails_warns_once_and_the_study_goes_on(tmp_path, capsys):
     assert "server is down" in (shown := capsys.readouterr()).err + shown.out
 
 
-def test_tensorboard_holds_a_curve_for_each_trial(tmp_path):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    results = sfl_sim.run(SCENARIO, out=tmp_path / "run", log=[f"tensorboard={tmp_path / 'runs'}"], fresh=True)
-    events = EventAccumulator(str(tmp_path / "runs" / "fedavg"))
-    events.Reload()
-    ours = results.rounds[results.rounds["variant"] == "fedavg"]
-    assert [event.step for event in events.Scalars("loss")] == [1, 2]
-    assert [event.value for event in events.Scalars("loss")] == pytest.approx(ours["loss"].tolist(), rel=1e-6)
-
-
-def test_wandb_keeps_runs_here_when_it_is_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    sfl_sim.run(SCENARIO, out=tmp_path / "run", log=["wandb=sfl"], fresh=True)
-    assert len(list(tmp_path.glob("wandb/offline-run-*"))) == 2
-
-
-def test_mlflow_holds_a_run_for_each_trial(tmp_path, monkeypatch):
-    pytest.importorskip("mlflow")
-    from mlflow import MlflowClient
-
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    results = sfl_sim.run(SCENARIO, out=tmp_path / "run", log=[f"mlflow={tmp_path / 'mlruns'}"], fresh=True)
-    client = MlflowClient((tmp_path / "mlruns").as_uri())
-    runs = client.search_runs([client.get_experiment_by_name("sfl-sim").experiment_id])
-    assert {one.info.run_name for one in runs} == {"fedavg", "splitfed_v2"}
-    (one,) = (one for one in runs if one.info.run_name == "fedavg")
-    history = client.get_metric_history(one.info.run_id, "loss")
-    assert [point.value for point in history] == results.rounds.query("variant == 'fedavg'")["loss"].tolist()
-
-
 @pytest.mark.parametrize("logger", ["tensorbord=runs", "tensorboard", "wandb="])
 def test_an_unknown_logger_is_one_line(logger, tmp_path):
-    with pytest.raises(ScenarioError, match=r"--log: is no logger .*tensorboard=PLACE"):
+    with pytest.raises(ScenarioError) as raised:
         sfl_sim.run(SCENARIO, out=tmp_path, log=[logger])
+    assert raised.value.key == "--log"
+    assert raised.value.allowed == [f"{known}=PLACE" for known in PACKAGES]
 
 
-def test_a_missing_package_is_told_with_its_command(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ScenarioError, match=r"--log: needs wandb: pip install 'sfl-sim\[loggers\]'"):
-        sfl_sim.run(SCENARIO, out=tmp_path, log=["wandb=sfl"])
+@pytest.mark.parametrize("store", ["nowhere://x", __file__, "http://127.0.0.1:9", "http://[::1"])
+def test_a_store_that_cannot_be_used_is_one_line(logged, store):
+    os.environ["MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR"] = "0"
+    with pytest.raises(ScenarioError) as raised:
+        log_runs([logged[0].folder], f"mlflow={store}")
+    assert raised.value.key == "--log"
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("package", ["wandb", "mlflow"])
+def test_a_missing_package_is_told_with_its_command(package, logged, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ScenarioError, match=r"sfl-sim\[loggers\]") as raised:
+        log_runs([logged[0].folder], f"{package}=anything")
+    assert raised.value.found == f"{package}=anything"
 
 
 def test_functions_at_the_end_of_a_round_may_be_a_list(tmp_path):
