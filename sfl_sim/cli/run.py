@@ -36,10 +36,6 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted run: from the last checkpoint of each variant.")
     ] = False,
-    checkpoint_jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Also store checkpoints within rounds: after this many operations at the server."),
-    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Train again what earlier runs have finished.")] = False,
     timing_only: Annotated[bool, typer.Option("--timing-only", help="Simulate time without training.")] = False,
     ray: Annotated[
@@ -76,7 +72,6 @@ def run(
         reuse=not fresh,
         backend="ray" if ray else "local",
         address=None if ray == "local" else ray,
-        checkpoint_jobs=checkpoint_jobs,
     )
 
     def train() -> Outcome:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pickle import UnpicklingError
 from typing import Any
 
 import pandas as pd
 
-from sfl_sim.ops import On
 from sfl_sim.store import Checkpoint, Checkpoints
 from sfl_sim.training import contents
 from sfl_sim.training.contents import Unstorable
@@ -54,15 +52,13 @@ class ResumePoint:
         rounds: results of the whole rounds.
         timeline_digest: of their operations.
         peak_graphs: maximum of graphs that were held at once.
-        left_out: number of updates that the unfinished round had left out.
-        image: contents of memory, at the end of the last of the rounds or within the next one.
+        image: contents of memory at the end of the last of the rounds.
         checkpoint: the checkpoint it was read from.
     """
 
     rounds: Sequence[StoredRound]
     timeline_digest: str
     peak_graphs: int
-    left_out: int
     image: Image
     checkpoint: Checkpoint
 
@@ -75,7 +71,7 @@ class ResumePoint:
         try:
             rounds = [StoredRound.from_json(row) for row in checkpoint.rounds]
             image = Image(**contents.load(checkpoint.memory))
-            figures = {key: about[key] for key in ("timeline_digest", "peak_graphs", "left_out")}
+            figures = {key: about[key] for key in ("timeline_digest", "peak_graphs")}
             kept = replace(checkpoint, memory=b"")  # as large as the image
             return cls(rounds, **figures, image=image, checkpoint=kept)
         except (KeyError, TypeError, ValueError, RuntimeError, EOFError, UnpicklingError) as error:
@@ -110,7 +106,6 @@ class CheckpointWriter:
         figures: gives the other attributes of a `ResumePoint`, as they are now.
         resume: the state from which the run was resumed; None if it began anew.
         warn: called once if the run cannot be stored.
-        jobs: store a checkpoint after every `jobs` operations at the server, too; None: only at the ends of rounds.
     """
 
     def __init__(
@@ -121,15 +116,13 @@ class CheckpointWriter:
         figures: Callable[[], Mapping[str, Any]],
         resume: ResumePoint | None,
         warn: Callable[[str], object],
-        jobs: int | None = None,
     ) -> None:
         self.checkpoints = checkpoints
         self.key = key
         self.memory = memory
         self.figures = figures
-        self.rounds, self._walked_jobs = (len(resume.rounds), resume.image.jobs) if resume else (0, 0)
+        self.rounds = len(resume.rounds) if resume else 0
         self.warn = warn
-        self.jobs = jobs
         checkpoints.go_on_after(resume.checkpoint if resume else None)
         self._ended_s, self._took_s = time.monotonic(), USUAL_S
 
@@ -144,13 +137,6 @@ class CheckpointWriter:
         except Unstorable as error:
             self.warn(f"no checkpoint after round {self.rounds}: {error}")
             self.warn = lambda problem: None
-
-    def after_job(self, op: On) -> None:
-        """Store a checkpoint after every `jobs` operations that the server has begun after the resume point."""
-        done = self.memory.jobs
-        if self.jobs and done > self._walked_jobs and done % self.jobs == 0:
-            with suppress(Unstorable):  # a graph that waits at the server; perhaps at the next opportunity
-                self._save(f"round-{self.rounds:06d}-job-{self.memory.jobs:09d}")
 
     def _save(self, name: str) -> None:
         began_s = time.monotonic()

@@ -146,7 +146,7 @@ class Experiment:
         n_known = len(resume.rounds) if resume else 0
         if resume and self.memory:
             self.memory.walk(resume.image)
-            self.graphs.peak, self.on_nan.left_out = resume.peak_graphs, resume.left_out
+            self.graphs.peak = resume.peak_graphs
         self.walk.on_begin.append(self._begin)
         snapshots = self._snapshots(n_known)
         for walked in self.walk.rounds():
@@ -288,8 +288,7 @@ class Experiment:
 
     def figures(self) -> dict[str, Any]:
         """Give the figures of a checkpoint, beside the contents of memory."""
-        left_out = self.on_nan.left_out
-        return {"timeline_digest": self.timeline_digest, "peak_graphs": self.graphs.peak, "left_out": left_out}
+        return {"timeline_digest": self.timeline_digest, "peak_graphs": self.graphs.peak}
 
     @property
     def on_nan(self) -> OnNan:

@@ -20,9 +20,7 @@ from sfl_sim.methods import Method
 from sfl_sim.metrics.busy import busy
 from sfl_sim.metrics.energy import client_joule, op_joule
 from sfl_sim.ops import Flow
-from sfl_sim.sim.array_clock import Turns
 from sfl_sim.sim.clock import Clock
-from sfl_sim.sim.trace import NotPlannable
 from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.presence import Presence
@@ -132,7 +130,7 @@ LONGEST_S = 2.0**43
 """Simulated time, of 279,000 years, from which on a clock with 53 bits does not tell milliseconds apart."""
 
 
-def _check_time(now_s: float) -> None:
+def check_time(now_s: float) -> None:
     """Check that the clock still tells one instant from the next; otherwise raises ScenarioError."""
     if not now_s < LONGEST_S:
         problem = f"devices, links or server are too slow: simulated time has come to {now_s:.3g} s"
@@ -241,7 +239,7 @@ class Walk:
         return self._run(number, (), FINISH, self.method.finish)
 
     @property
-    def _is_regular(self) -> bool:
+    def is_regular(self) -> bool:
         """True if all rounds of the same clients issue the same operations."""
         return self.method.regular and not self.method.task.round_cuts
 
@@ -254,56 +252,16 @@ class Walk:
         clock, is_aside = self.clock, what in (SETUP, FINISH)
         if clock.events.executor.computes:
             clock.refuse("steps that train run in its order")
-        elif not self._is_regular:
+        elif not self.is_regular:
             clock.refuse(DIFFERENT)
         started_s = clock.now_s
         clock.run(flow, number, like=what, in_round=not is_aside)
         clock.events.executor.finish()
-        _check_time(clock.now_s)
+        check_time(clock.now_s)
         ops, under_way = clock.events.take_rows(), clock.events.under_way()
         return WalkedRound(
             number, tuple(clients), started_s, clock.now_s, ops=ops, is_aside=is_aside, under_way=under_way
         )
-
-    def alike(self) -> list[WalkedRound]:
-        """Give all rounds by the array clock: equal rounds as one round, and setup and finish apart from them.
-
-        Rounds are equal if they have the same operations and the server serves clients in the same sequence. They take
-        equally long, up to rounding, if no duration depends on its start; if one does, each round is walked.
-
-        Raises NotPlannable if the rounds need the event clock.
-        """
-        clock = self.clock
-        if not self._is_regular:
-            raise NotPlannable(DIFFERENT)
-        if not self.participation.choose.is_random:
-            raise NotPlannable("the choice of clients depends on their speeds")
-        rounds: dict[tuple[Hashable, int | Sequence[Turns]], WalkedRound] = {}
-        method = self.method
-
-        def walk(number: int, clients: tuple[int, ...], what: Hashable, flow: Callable[[], Flow]) -> None:
-            plan = clock.plan(flow, what, what not in (SETUP, FINISH))
-            turns = plan.turns(number)
-            key = what, turns if clock.is_steady else number
-            if key in rounds:
-                rounds[key] = rounds[key]._replace(n_rounds=rounds[key].n_rounds + 1)
-                return
-            began_s = clock.now_s
-            ops, ended_s = plan.run(began_s, number, turns)
-            _check_time(ended_s)
-            clock.events.skip(NO_OPS, ended_s)
-            if len(ops):
-                is_aside = what in (SETUP, FINISH)
-                rounds[key] = WalkedRound(number, clients, began_s, ended_s, ops=ops, is_aside=is_aside)
-
-        walk(1, (), SETUP, method.prepare)
-        for number in range(1, self._last + 1):
-            clients = tuple(self.choose(number))
-            if number == 1:
-                rounds = {key: setup._replace(clients=clients) for key, setup in rounds.items()}
-            walk(number, clients, clients, partial(method.round, number, clients))
-        walk(self._last, clients, FINISH, method.finish)
-        return list(rounds.values())
 
     def _come_to_the_first(self) -> None:
         """Skip the rounds before the first. Participants are chosen for them, as if every client were present: a

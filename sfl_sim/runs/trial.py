@@ -51,9 +51,8 @@ class Settings:
         reuse: take the trials that other runs in reports/, or beside this one, have finished.
         backend: `local`, or `ray` for the nodes of a Ray cluster; `live` if every node of the system is a process.
         address: of the cluster: `auto` or `ray://...`; None starts Ray on this machine.
-        checkpoint_jobs: store a checkpoint after so many operations at the server, too; None: at ends of rounds alone.
 
-    Raises ScenarioError for a number of jobs, threads or operations that is no whole number above 0.
+    Raises ScenarioError for a number of jobs or threads that is no whole number above 0.
     """
 
     timing_only: bool = False
@@ -64,10 +63,9 @@ class Settings:
     reuse: bool = False
     backend: str = "local"
     address: str | None = None
-    checkpoint_jobs: int | None = None
 
     def __post_init__(self) -> None:
-        for key in ("jobs", "threads", "checkpoint_jobs"):
+        for key in ("jobs", "threads"):
             number = getattr(self, key)
             is_count = isinstance(number, Integral) and not isinstance(number, bool)
             if number is not None and not (is_count and number >= 1):
@@ -197,12 +195,14 @@ class _Trial:
         """
         if not experiment.memory or self.settings.backend != "local":
             return None
-        store, jobs = Checkpoints(self.place), self.settings.checkpoint_jobs
-        writer = CheckpointWriter(
-            store, self.key, experiment.memory, figures=experiment.figures, resume=resume, warn=self.warn, jobs=jobs
+        return CheckpointWriter(
+            Checkpoints(self.place),
+            self.key,
+            experiment.memory,
+            figures=experiment.figures,
+            resume=resume,
+            warn=self.warn,
         )
-        experiment.walk.clock.events.after_job.append(writer.after_job)
-        return writer
 
     def _write_round(self, round: Round, trial: TrialWriter, n_known: int, writer: CheckpointWriter | None) -> None:
         trial.add_round(

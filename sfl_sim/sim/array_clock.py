@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfl_sim.ops import Event, Expect, Occur, Wait
-from sfl_sim.sim.station import Hold, Job, OrderPolicy, Sorting
 from sfl_sim.sim.trace import Demand, Duration, Foreseen, NotPlannable, PlannedOperation
 from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.store.places import AGGREGATOR, PEER, SERVER
@@ -30,16 +29,8 @@ Floats = NDArray[np.float64]
 BranchEntries = Sequence[PlannedOperation | Wait | Occur]
 
 
-@dataclass(frozen=True, eq=False)
-class Asked:
-    """A policy of one round that is asked which job is next, and the numbers of jobs left, which it follows."""
-
-    policy: OrderPolicy
-    left: dict[int, int]
-
-
-Turns = tuple[int, ...] | Asked | None
-"""How jobs on one state are served: the clients in turn, by a policy, or None, first come, first served."""
+Turns = tuple[int, ...] | None
+"""How jobs on one state are served: the clients in turn, or None, first come, first served."""
 
 
 @dataclass(slots=True)
@@ -175,8 +166,6 @@ class TimedStage:
         walk = _StageWalk(self, start_s)
         if turns is None:
             walk.by_arrival(self.workers)
-        elif isinstance(turns, Asked):
-            walk.by_policy(turns.policy, turns.left)
         else:
             walk.in_turn(turns)
         if inf in walk.began_s:
@@ -243,34 +232,6 @@ class _StageWalk:
                 return
             arrived_s, leg = waiting.pop(client)
             now_s = self._serve(leg, client, max(arrived_s, now_s))
-
-    def by_policy(self, policy: OrderPolicy, left: dict[int, int]) -> None:
-        """Let one worker serve the jobs that a policy chooses, which is asked when `Station` would ask it."""
-        jobs, now_s = self._jobs, self.start_s
-        legs: dict[int, int] = {}
-        waiting: dict[int, Job] = {}
-        add = policy.add if isinstance(policy, Sorting) else None
-        until_s = woken_s = inf
-        while jobs or waiting:
-            while jobs and jobs[0][0] <= now_s:
-                arrived_s, client, legs[client] = heapq.heappop(jobs)
-                waiting[client] = job = Job(client, None, arrived_s, self._durations[legs[client]][0])
-                if add:
-                    add(job)
-            choice = policy(waiting, now_s) if waiting else None
-            if isinstance(choice, Job):
-                if waiting.pop(choice.client, None) is not choice:
-                    return
-                left[choice.client] -= 1
-                now_s = self._serve(legs[choice.client], choice.client, now_s)
-            else:
-                if isinstance(choice, Hold) and now_s < choice.until_s < until_s:
-                    until_s, woken_s = choice.until_s, now_s + (choice.until_s - now_s)
-                now_s = min(jobs[0][0] if jobs else inf, woken_s)
-                if now_s == inf:
-                    return
-            if woken_s <= now_s:
-                until_s = woken_s = inf
 
     def _serve(self, number: int, client: int, began_s: float) -> float:
         """Start a job, and let branches go on until their next jobs; gives its end."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfl_sim.ops import Expect, Flow, Occur, Wait
-from sfl_sim.sim.array_clock import Asked, Stage, TimedStage, Turns
+from sfl_sim.sim.array_clock import Stage, TimedStage, Turns
 from sfl_sim.sim.event_clock import EventClock, rare_garbage_collection
 from sfl_sim.sim.orders import InTurn
 from sfl_sim.sim.prices import Prices
@@ -62,7 +62,8 @@ class TimedPlan:
     def turns(self, round: int) -> tuple[Turns, ...]:
         """Give the sequence in which each stage's clients are served in a round: the only difference between rounds.
 
-        Raises NotPlannable if the turns are not those of the jobs: an event loop would get stuck, and can say where.
+        Raises NotPlannable if the turns depend on times; or are not those of the jobs: an event loop would get stuck,
+        and can say where.
         """
         return tuple(self._turns(stage, round) for stage in self.plan.stages)
 
@@ -73,7 +74,7 @@ class TimedPlan:
         if policy is first_come:
             return None
         if type(policy) is not InTurn:  # not a subclass, which may do anything
-            return Asked(policy, left)
+            raise NotPlannable("the order decides at each job who is next")
         served = []
         for client in islice(policy.turns, sum(left.values())):
             if not left.get(client):

@@ -118,7 +118,6 @@ def run_study(
     study, device = training(study), pick_device(settings.device)
     if trials is run_trials:
         check_backend(settings)
-    check_checkpoints(study, settings)
     if settings.timing_only:
         for variant in study.variants:
             with variant.places.locating():
@@ -213,12 +212,3 @@ def _taken(study: Study, keys: Sequence[str], folder: RunFolder, without: Contai
         if n not in without and not names_own_code(variant.scenario)
     }
     return take(wanted, runs_beside(folder.out))
-
-
-def check_checkpoints(study: Study, settings: Settings) -> None:
-    """Check that checkpoints within rounds are possible: there are no snapshots; or ScenarioError."""
-    if settings.checkpoint_jobs is None:
-        return
-    if any(v.scenario.report.snapshots is not None for v in study.variants):
-        problem = "a run cannot be stored within a round"
-        raise ScenarioError(problem, key="--checkpoint-jobs", found="report.snapshots")

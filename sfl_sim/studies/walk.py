@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from sfl_sim.build.build import build_clock, build_network
@@ -11,10 +12,12 @@ from sfl_sim.build.estimate import SecondsPerSample
 from sfl_sim.build.optimisation import largest_batch, optimiser_kind
 from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.walk import WalkedRound
+from sfl_sim.engine.walk import DIFFERENT, FINISH, NO_OPS, SETUP, Walk, WalkedRound, check_time
 from sfl_sim.models.network import Network, Unweighted
+from sfl_sim.ops import Flow
 from sfl_sim.scenario.presets import expand
 from sfl_sim.scenario.sections import Scenario
+from sfl_sim.sim.array_clock import Turns
 from sfl_sim.sim.clock import Plans
 from sfl_sim.sim.trace import NotPlannable
 from sfl_sim.system.fleet import Fleet, build_fleet
@@ -77,6 +80,46 @@ class Walked(NamedTuple):
         return self.idle_s + sum(each.n_rounds * (each.ended_s - each.started_s) for each in self.rounds)
 
 
+def distinct_rounds(walk: Walk) -> list[WalkedRound]:
+    """Time each distinct round once, by arrays; `n_rounds` says how many it stands for. Setup and finish are apart.
+
+    Rounds are equal if they have the same operations and the server serves clients in the same sequence. They take
+    equally long, up to rounding, if no duration depends on its start; if one does, each round is walked.
+
+    Raises NotPlannable if the rounds need the event clock.
+    """
+    clock, method, last = walk.clock, walk.method, walk.setup.scenario.train.rounds
+    if not walk.is_regular:
+        raise NotPlannable(DIFFERENT)
+    if not walk.participation.choose.is_random:
+        raise NotPlannable("the choice of clients depends on their speeds")
+    rounds: dict[tuple[Hashable, int | Sequence[Turns]], WalkedRound] = {}
+
+    def time(number: int, clients: tuple[int, ...], what: Hashable, flow: Callable[[], Flow]) -> None:
+        is_aside = what in (SETUP, FINISH)
+        plan = clock.plan(flow, what, not is_aside)
+        turns = plan.turns(number)
+        key = what, turns if clock.is_steady else number
+        if key in rounds:
+            rounds[key] = rounds[key]._replace(n_rounds=rounds[key].n_rounds + 1)
+            return
+        began_s = clock.now_s
+        ops, ended_s = plan.run(began_s, number, turns)
+        check_time(ended_s)
+        clock.events.skip(NO_OPS, ended_s)
+        if len(ops):
+            rounds[key] = WalkedRound(number, clients, began_s, ended_s, ops=ops, is_aside=is_aside)
+
+    time(1, (), SETUP, method.prepare)
+    for number in range(1, last + 1):
+        clients = tuple(walk.choose(number))
+        if number == 1:
+            rounds = {key: setup._replace(clients=clients) for key, setup in rounds.items()}
+        time(number, clients, clients, partial(method.round, number, clients))
+    time(last, clients, FINISH, method.finish)
+    return list(rounds.values())
+
+
 class Walker:
     """Walks scenarios that differ only in their system: the operations of their flows are planned once.
 
@@ -123,7 +166,7 @@ class Walker:
             self._plans.clear()
         clock = build_clock(scenario, fleet, experiment.executor, experiment.counts, plans=self._plans)
         try:
-            return Walked(fleet, experiment.walk.elsewhere(clock).alike(), RECURSION)
+            return Walked(fleet, distinct_rounds(experiment.walk.elsewhere(clock)), RECURSION)
         except NotPlannable:
             self._walked = experiment = Experiment(scenario, device=None)
         if self._cuts is not None:

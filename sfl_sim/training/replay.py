@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.models.weights import Weights
-from sfl_sim.ops import On, ServerNode, State, Value
+from sfl_sim.ops import On, State, Value
 from sfl_sim.training.contents import storable
 from sfl_sim.training.executors import Eager
 
@@ -35,7 +35,6 @@ class Image:
     Attributes:
         calls: number of calls of the executor so far.
         walked: digest of these calls.
-        jobs: number of operations at servers among them.
         reads: numbers that flows have read.
         states, results: `storable` contents that are alive, by number; to be stored before the run goes on.
         draws: states of the random generators, of the CPU and of all GPUs.
@@ -43,7 +42,6 @@ class Image:
 
     calls: int
     walked: str
-    jobs: int
     reads: list[float]
     states: dict[int, Any]
     results: dict[int, Any]
@@ -64,16 +62,12 @@ class Replay:
 
     Args:
         executor: the other executor.
-
-    Attributes:
-        jobs: number of operations at servers that have been carried out.
     """
 
     computes = True
 
     def __init__(self, executor: Eager) -> None:
         self._executor = executor
-        self.jobs = 0
         self._calls = 0
         self._walked = blake2b(digest_size=16)
         self._reads: list[float] = []
@@ -108,7 +102,6 @@ class Replay:
             self._settle(op.args)
             content = self._executor.run(op)
             self._keep(number, content)
-        self.jobs += isinstance(op.node, ServerNode) and not op.node.beside
         if self._put_in_place():
             content = content.content
         return content
@@ -146,7 +139,7 @@ class Replay:
         results = {number: _strong(weak) for number, weak in list(self._results.items())}
         draws = torch.get_rng_state(), torch.cuda.get_rng_state_all() if _draws_on_gpu() else []
         alive = storable((states, results, draws))
-        return Image(self._calls, self._walked.hexdigest(), self.jobs, list(self._reads), *alive)
+        return Image(self._calls, self._walked.hexdigest(), list(self._reads), *alive)
 
     def remember(self, states: Iterable[State]) -> None:
         """Include states in images that no operation passes to this executor."""

@@ -9,7 +9,6 @@ from sfl_sim.engine.walk import Walk
 from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import SERVER, Value, par, send
 from sfl_sim.scenario.load import parse
-from sfl_sim.sim.trace import NotPlannable
 
 
 def experiment(name="splitfed_v2", **changes):
@@ -36,11 +35,6 @@ def noted(run):
     method.choose = lambda number, clients: asked.append(f"choose {number}") or choose(number, clients)
     method.round = lambda number, clients: asked.append(f"round {number}") or round(number, clients)
     return asked
-
-
-def in_world_of(run, plans=None):
-    """Make another clock in the same world."""
-    return build_clock(run.scenario, run.fleet, run.executor, run.counts, plans=plans)
 
 
 def test_setup_comes_before_the_first_round_and_finish_after_the_last():
@@ -113,9 +107,8 @@ def test_who_works_on_from_round_to_round_never_waits_and_spends_its_watts_all_t
 def test_a_clock_that_no_longer_tells_instants_apart_is_an_error():
     """At 1e-9 bit/s a message takes 1e15 s and more, to which a training step of a second adds nothing."""
     slow = {"count": 4, "network": {"uplink_bps": 1e-9, "downlink_bps": 1e6}}
-    for walk in (lambda run: list(run.walk.rounds()), lambda run: run.walk.alike()):
-        with pytest.raises(ScenarioError, match=r"are too slow: simulated time has come to \d.*e\+\d\d s"):
-            walk(experiment(clients=slow))
+    with pytest.raises(ScenarioError, match=r"are too slow: .* \d.*e\+\d\d s .allowed: less than 8.8e\+12 s"):
+        list(experiment(clients=slow).walk.rounds())
 
 
 def test_more_stays_than_can_be_listed_are_an_error(monkeypatch, tmp_path):
@@ -144,56 +137,12 @@ def test_only_participants_count_as_lost_participants():
     assert [each.row["lost"] for each in rounds] == [1, 1, 1]
 
 
-def test_rounds_that_are_alike_are_one_and_what_happens_once_is_apart():
-    run, plans = experiment(), {}
-    asked = noted(run)
-
-    found = run.walk.elsewhere(in_world_of(run, plans)).alike()
-
-    assert [(walked.number, walked.n_rounds, walked.is_aside) for walked in found] == [
-        (1, 1, True),
-        (1, 3, False),
-        (3, 1, True),
-    ]
-    in_full = list(run.walk.rounds())
-    total_s = sum(walked.n_rounds * (walked.ended_s - walked.started_s) for walked in found)
-    assert total_s == pytest.approx(in_full[-1].ended_s)
-    assert [name for name in asked if name.startswith("choose")] == ["choose 1", "choose 2", "choose 3"]
-
-
-def test_a_second_world_asks_for_no_flow_again():
-    run, plans = experiment(), {}
-    run.walk.elsewhere(in_world_of(run, plans)).alike()
-    asked = noted(run)
-    run.walk.elsewhere(in_world_of(run, plans)).alike()
-    assert not asked
-
-
-def test_what_only_events_can_tell_is_not_walked_alike():
-    run = experiment(clients={"count": 4, "network": {"shared": {"access_points": 1, "backhaul_bps": 1e6}}})
-    with pytest.raises(NotPlannable):
-        run.walk.elsewhere(in_world_of(run)).alike()
-
-
-def test_rounds_that_depend_on_when_they_begin_are_walked_one_by_one():
-    """Jitter, and clients that come back: rounds of the same clients differ, and one may begin with a wait."""
-    clients = {"count": 4, "compute": {"jitter": 0.2}, "availability": {"profile": "flash", "lost": "wait"}}
-    run = experiment(clients=clients, server={"order": "shortest_job"})
-
-    found = run.walk.elsewhere(in_world_of(run)).alike()
-
-    in_full = list(run.walk.rounds())
-    assert [walked.number for walked in found] == [1, 2, 3]
-    for walked, plain in zip(found, in_full, strict=True):
-        assert (walked.clients, walked.started_s, walked.ended_s) == (plain.clients, plain.started_s, plain.ended_s)
-        assert walked.ops.tobytes() == plain.ops.tobytes()
-
-
 def test_a_walk_can_begin_with_a_later_round_at_its_instant():
     whole = list(experiment().walk.rounds())[1]
     run = experiment()
 
-    later = next(Walk(run.setup, run.method, in_world_of(run), first=2, started_s=whole.started_s).rounds())
+    clock = build_clock(run.scenario, run.fleet, run.executor, run.counts)
+    later = next(Walk(run.setup, run.method, clock, first=2, started_s=whole.started_s).rounds())
 
     assert (later.number, later.clients, later.started_s) == (2, whole.clients, whole.started_s)
     assert later.ended_s == whole.ended_s

@@ -114,8 +114,7 @@ def test_a_run_goes_on_after_it_was_killed_at_any_instant(run_jobs, tmp_path):
         jobs.append(job(kind, tmp_path / name / "whole"))
         for instant in range(kills[name]):
             place, when = tmp_path / name / f"killed {instant}", str(rng.choice(["before", "after"]))
-            within = {"checkpoint_jobs": 2} if instant % 2 else {}
-            jobs.append(job(kind, place, (STEP, when, float(rng.uniform(0.05, 0.95))), **within))
+            jobs.append(job(kind, place, (STEP, when, float(rng.uniform(0.05, 0.95)))))
             jobs.append(job(kind, place, resume=True))
     assert run_jobs(jobs) == [KILLED if each["kill"] else 0 for each in jobs]
     for each in jobs:
@@ -321,16 +320,6 @@ def test_what_an_earlier_code_or_data_have_made_is_not_gone_on_with(what, tmp_pa
         assert problems[0].endswith("is not used: it is of another scenario, or of other code or data")
 
 
-def test_what_a_round_has_left_out_before_it_was_stopped_is_told_at_its_end(tmp_path, every_round):
-    diverging = scenario("splitfed_v2", train={"lr": 1e30, "on_nan": "skip"})
-    attempted(tmp_path / "whole", diverging)
-    attempted(tmp_path / "stopped", diverging, stop_after=2, checkpoint_jobs=3)
-    assert "round-000001-job" in folders(tmp_path / "stopped")[-1]
-    assert attempted(tmp_path / "stopped", diverging, resume=True) == []
-    assert pd.read_parquet(tmp_path / "whole" / "rounds.parquet")["skipped"].min() > 0
-    assert_equal_trials(tmp_path / "whole", tmp_path / "stopped")
-
-
 def test_a_walk_that_does_not_come_to_the_same_point_is_not_gone_on_with(trials, monkeypatch):
     whole, stopped = trials
     monkeypatch.setattr(
@@ -433,9 +422,3 @@ def test_a_folder_that_is_gone_is_one_line(run_here, monkeypatch, tmp_path):
     monkeypatch.setattr(Checkpoints, "save", vanish)
     assert run_here("--out", "run") == (1, "sfl-sim: failed: cannot write to run.partial: the folder is gone\n")
     assert not (tmp_path / "run").exists()
-
-
-def test_checkpoints_within_rounds_are_refused_with_snapshots(run_here):
-    code, said = run_here("--checkpoint-jobs", "5", "--set", "report.snapshots={rounds: [1]}")
-    assert code == 2
-    assert "--checkpoint-jobs: a run cannot be stored within a round" in said

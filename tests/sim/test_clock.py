@@ -35,7 +35,7 @@ from sfl_sim.sim.clock import Clock, stages
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS, InTurn
-from sfl_sim.sim.station import Hold, first_come
+from sfl_sim.sim.station import first_come
 from sfl_sim.sim.trace import Fork, NotPlannable, PlannedOperation, trace
 from sfl_sim.system.conditions import Conditions, Throttling
 from sfl_sim.system.links import Pattern, RateTrace
@@ -45,8 +45,11 @@ from sfl_sim.testing import Case
 from sfl_sim.training.executors import Timing
 
 REGULAR = [case for case in CASES if case.kind.regular]
-RELAXED = Case(METHODS["smofi"], METHODS["smofi"].Options(barrier="relaxed"))
-"""Which needs events: branches share clients who bring jobs."""
+BY_EVENTS = [
+    Case(METHODS["smofi"], METHODS["smofi"].Options(barrier="relaxed")),
+    Case(METHODS["u_shaped"], METHODS["u_shaped"].Options(server="shared")),
+]
+"""Branches of the first share clients who bring jobs; the second brings two jobs in a row."""
 
 
 class NeverRuns(EventClock):
@@ -119,7 +122,7 @@ def test_rounds_by_arrays_are_those_by_events_to_the_bit(data):
     assert foreseen.tobytes() == rows.tobytes()
 
 
-@pytest.mark.parametrize("case", [case for case in REGULAR if case != RELAXED], ids=str)
+@pytest.mark.parametrize("case", [case for case in REGULAR if case not in BY_EVENTS], ids=str)
 def test_regular_methods_need_no_event_loop_where_clients_are_alike_in_number_of_batches(case):
     method = case.method(task((4, 4, 4), device=None, momentum=0.9))
     rows, _ = timeline(method, [0, 1, 2], True, fleet(3), kind=NeverRuns)
@@ -163,14 +166,14 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("order", ["fcfs", "cyclic", "shortest_job", "bounded_wait"])
+@pytest.mark.parametrize("order", ["fcfs", "cyclic"])
 @pytest.mark.parametrize("name", WORLDS)
 def test_worlds_whose_durations_depend_on_their_start_need_no_event_loop(name, order):
-    method, settings = method_of("splitfed_v2", {}, (4, 9), batch_size=2), {"order": order, "max_wait_s": 0.01}
-    rows, ended_s = timeline(method, [0, 1], False, WORLDS[name], **settings)
-    foreseen, foreseen_s = timeline(method, [0, 1], True, WORLDS[name], kind=NeverRuns, **settings)
+    method = method_of("splitfed_v2", {}, (4, 9), batch_size=2)
+    rows, ended_s = timeline(method, [0, 1], False, WORLDS[name], order)
+    foreseen, foreseen_s = timeline(method, [0, 1], True, WORLDS[name], order, kind=NeverRuns)
     assert foreseen.tobytes() == rows.tobytes()
-    assert (foreseen_s, ended_s) != timeline(method, [0, 1], True, fleet(2), **settings)[1:] * 2
+    assert (foreseen_s, ended_s) != timeline(method, [0, 1], True, fleet(2), order)[1:] * 2
 
 
 def test_everybody_counts_as_present_outside_of_rounds():
@@ -192,14 +195,16 @@ NEEDS_EVENTS = {
         )
     },
     "branches share clients who bring jobs": {"name": "smofi", "options": {"barrier": "relaxed"}},
+    "who is next": {"name": "splitfed_v2", "order": "shortest_job"},
 }
 
 
 @pytest.mark.parametrize("why", NEEDS_EVENTS)
 def test_what_needs_the_event_loop_says_why(why, caplog):
-    world = {"name": "splitfed_v1", "options": {}, "fleet": fleet(2), "dropouts": None} | NEEDS_EVENTS[why]
+    usual = {"name": "splitfed_v1", "options": {}, "fleet": fleet(2), "order": "fcfs", "dropouts": None}
+    world = usual | NEEDS_EVENTS[why]
     method = method_of(world["name"], world["options"], (4, 4))
-    clock = Clock(EventClock(world["fleet"], Timing(), ORDERS["fcfs"], dropouts=world["dropouts"]))
+    clock = Clock(EventClock(world["fleet"], Timing(), ORDERS[world["order"]], dropouts=world["dropouts"]))
     with caplog.at_level("DEBUG", "sfl_sim"):
         for number in (1, 2):
             clock.run(lambda number=number: method.round(number, [0, 1]), number, like="all")
@@ -330,19 +335,7 @@ class Patient(InTurn):
         return first_come(waiting, now_s) if len(waiting) == 2 else None
 
 
-def third_of_a_second(roster):
-    """A policy of one's own that serves when the third part of a second begins, whoever has come then."""
-
-    def choose(waiting, now_s):
-        until_s = (int(now_s * 3) + 1) / 3
-        return first_come(waiting, now_s) if now_s >= until_s - 1 / 3 + 0.2 else Hold(until_s - 1 / 3 + 0.2)
-
-    return choose
-
-
 OWN_ORDERS = {
-    "hold until instants that are not exact": third_of_a_second,
-    "hold for ever": lambda roster: lambda waiting, now_s: Hold(float("inf")),
     "too few turns": lambda roster: InTurn(iter(roster.clients)),
     "turns without end": lambda roster: InTurn(cycle(roster.clients)),
     "turns of a stranger": lambda roster: InTurn(iter([7, 0, 1])),

@@ -1,12 +1,14 @@
 """A walk through rounds that are alike takes what a whole run takes, in every world."""
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
 
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.methods import METHODS
+from sfl_sim.ops import SERVER, Value, send
 from sfl_sim.scenario.load import parse
 from sfl_sim.store.columns import BREAKDOWN, PARTS
 from sfl_sim.studies.points import RoundFigures
@@ -71,8 +73,11 @@ def test_rounds_that_are_served_in_the_same_sequence_are_walked_once(order):
 
 @pytest.mark.parametrize("method", ["splitfed_v1", "splitfed_v2"])
 @pytest.mark.parametrize("server", [{}, {"order": "random_job"}])
-def test_rounds_over_links_that_vary_are_walked_one_after_another(method, server):
-    one = scenario(method={"name": method}, clients={"network": ON_A_BUS}, server=server)
+@pytest.mark.parametrize("clients", [
+    {"network": ON_A_BUS}, {"compute": {"jitter": 0.2}, "availability": {"profile": "flash", "lost": "wait"}},
+], ids=["links that vary", "clients that come back"])  # fmt: skip
+def test_rounds_that_depend_on_when_they_begin_are_walked_one_after_another(method, server, clients):
+    one = scenario(method={"name": method}, clients=clients, server=server)
     walked = Walker(one).walk(one)
     assert walked.how == RECURSION
     rounds = [each for each in walked.rounds if not each.is_aside]
@@ -83,11 +88,31 @@ def test_rounds_over_links_that_vary_are_walked_one_after_another(method, server
 
 
 @pytest.mark.parametrize("server", [{"order": "shortest_job"}, {"order": "bounded_wait", "max_wait_s": 0.1}])
-def test_orders_that_are_no_sequence_of_turns_need_no_event_loop(server):
+def test_orders_that_decide_at_each_job_need_the_event_loop(server):
     one = scenario(server=server)
     walked = Walker(one).walk(one)
-    assert walked.how == RECURSION
+    assert walked.how == EVENT_LOOP
     check_against_the_run(one, walked)
+
+
+def test_what_happens_once_is_apart_and_a_second_world_asks_for_no_flow_again():
+    one, asked = scenario(clients={"network": {"latency_s": 0.1}}), []
+    walker = Walker(one)
+    method = walker.experiment.method
+    method.setup, method.finish, choose = partial(told, asked, "setup"), partial(told, asked, "finish"), method.choose
+    method.choose = lambda number, clients: asked.append(number) or choose(number, clients)
+    walked = walker.walk(one)
+    assert [(walked.number, walked.n_rounds, walked.is_aside) for walked in walked.rounds] == [
+        (1, 1, True), (1, 4, False), (4, 1, True),
+    ]  # fmt: skip
+    assert walker.walk(one).simulated_s == walked.simulated_s
+    assert asked == ["setup", 1, 2, 3, 4, "finish"]
+
+
+def told(asked, name):
+    """A flow that sends a message to the server."""
+    asked.append(name)
+    yield send(Value(name, 1000), 0, SERVER)
 
 
 def test_one_walker_walks_through_many_worlds():
