@@ -1,6 +1,6 @@
 """FedAsync: the server mixes every update into the global model as soon as it comes.
 
-Xie et al., "Asynchronous Federated Optimization", 2019 (arXiv 1903.03934), Algorithm 1 (docs/methods/fedasync.md).
+Xie et al., "Asynchronous Federated Optimization", 2019 (arXiv 1903.03934), Algorithm 1 (docs/methods/asynchronous.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FedAvgM: the server has a momentum of its own (docs/methods/fedavgm.md).
+"""FedAvgM: the server has a momentum of its own (docs/methods/v1_variants.md#fedavgm).
 
 Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification", 2019.
 """

@@ -1,7 +1,7 @@
 """FedBuff: the server moves the global model by what every K updates have learned, whenever they come.
 
 Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022, Algorithms 1 and 2, with the
-staleness scaling of its experiments (docs/methods/fedbuff.md).
+staleness scaling of its experiments (docs/methods/asynchronous.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FedNAG: Nesterov's momentum, averaged as the weights are (docs/methods/fednag.md).
+"""FedNAG: Nesterov's momentum, averaged as the weights are (docs/methods/v1_variants.md#fednag).
 
 Yang et al., "Federated Learning with Nesterov Accelerated Gradient", IEEE TPDS 2022.
 """

@@ -1,4 +1,4 @@
-"""FedNAR: gradient and weight decay are clipped together (docs/methods/fednar.md).
+"""FedNAR: gradient and weight decay are clipped together (docs/methods/v1_variants.md#fednar).
 
 Li et al., "FedNAR: Federated Optimization with Normalized Annealing Regularization", NeurIPS 2023.
 """

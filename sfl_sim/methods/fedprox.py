@@ -1,4 +1,4 @@
-"""FedProx: local steps are held back towards the global model (docs/methods/fedprox.md).
+"""FedProx: local steps are held back towards the global model (docs/methods/v1_variants.md#fedprox).
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 """

@@ -1,7 +1,7 @@
 """Multi-exit split learning, and SplitGP: clients answer if their exit is confident, otherwise the server does.
 
 Han et al., "SplitGP: Achieving Both Generalization and Personalization in Federated Learning", INFOCOM 2023, with cuts
-that may differ between clients as in HARMONY's comparison (docs/methods/multiexit.md, docs/methods/splitgp.md).
+that may differ between clients as in HARMONY's comparison (docs/methods/multiexit.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Multi-head: one body, averaged every round, and a head of its own for every client.
 
-Chen et al. 2023, as Tirana et al. 2026 adapt it to split learning (docs/methods/multihead.md): the body is part-1; the
+Chen et al. 2023, as Tirana et al. 2026 adapt it to split learning (docs/methods/splitfed.md): the body is part-1; the
 heads are part-2, kept at the server. All heads answer, and the most confident one is believed.
 """
 

@@ -7,7 +7,7 @@ Every client may have a cut of its own, which a policy may change from round to 
 the round. Layers that no client holds are
 averaged at the server, all others at the aggregator: from the clients that hold them and, for the other clients, from
 the server. The two exchange models for free, and the server never sees what a client trained. So the result is that of
-FedAvg with any cuts (docs/methods/splitfed_v1.md).
+FedAvg with any cuts (docs/methods/splitfed.md#splitfedv1).
 """
 
 from __future__ import annotations

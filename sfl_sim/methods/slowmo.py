@@ -1,4 +1,4 @@
-"""SlowMo: a slow momentum over the changes of rounds, in units of the learning rate (docs/methods/slowmo.md).
+"""SlowMo: a slow momentum over the changes of rounds, in units of the learning rate (docs/methods/v1_variants.md).
 
 Wang et al., "SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum", ICLR 2020.
 """

@@ -1,7 +1,7 @@
 """SplitFedV1: a part-2 for every client, all of them averaged.
 
 Thapa et al., "SplitFed: When Federated Learning Meets Split Learning", AAAI 2022, Algorithm 1. The variants that
-average the copies of part-2 more often are those of SMoFi's comparison (docs/methods/splitfed_v1.md#algorithm).
+average the copies of part-2 more often are those of SMoFi's comparison (docs/methods/splitfed.md#splitfedv1).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SplitFedV2: one part-2, trained by all clients in turn.
 
 Thapa et al., "SplitFed: When Federated Learning Meets Split Learning", AAAI 2022. It is the SFL of Tirana et al. 2026,
-whose comparison adds the L2 regularisation (docs/methods/splitfed_v2.md).
+whose comparison adds the L2 regularisation (docs/methods/splitfed.md#splitfedv2).
 """
 
 from __future__ import annotations

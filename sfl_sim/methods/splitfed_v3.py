@@ -2,7 +2,7 @@
 
 Gawali et al., "Comparison of Privacy-Preserving Distributed Deep Learning Methods in Healthcare", MIUA 2021.
 There is no single global model: all front ends answer, and the most confident answer counts
-(docs/methods/splitfed_v3.md#algorithm).
+(docs/methods/splitfed.md#splitfedv3).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from sfl_sim.rng import torch_seed
 Builder = Callable[[tuple[int, ...], int], nn.Sequential]
 Fill = Callable[[nn.Sequential], None]
 LABEL_BYTES = 8
-"""Size of a label in a message, a torch int64 (docs/methods/bytes.md#per-mini-batch)."""
+"""Size of a label in a message, a torch int64 (docs/methods/timing.md#per-mini-batch)."""
 
 
 class Network:

@@ -16,7 +16,7 @@ from sfl_sim.models.replica import Replica
 class Alternatives:
     """Replicas of one part by name; each is run, followed by all later parts.
 
-    The confidence of an answer is its largest logit (docs/methods/splitfed_v3.md#algorithm, multihead.md#algorithm).
+    The confidence of an answer is its largest logit (docs/methods/splitfed.md#splitfedv3, #multi-head).
     """
 
     replicas: Mapping[str, Replica]

@@ -203,7 +203,7 @@ class CoClipped:
     """Rule that clips gradient and weight decay together to a norm of at most `max_norm`: FedNAR's co-clipping.
 
     Li et al., "FedNAR: Federated Optimization with Normalized Annealing Regularization", NeurIPS 2023
-    (docs/methods/fednar.md).
+    (docs/methods/v1_variants.md#fednar).
     """
 
     max_norm: float

@@ -40,7 +40,7 @@ class Forward(Step):
         return part1.part.work(batch.samples, passes=1)
 
     def out(self, part1: Replica, batch: Value) -> Value:
-        """Make a value of n * (A*b_e + b_y) bytes (docs/methods/bytes.md#per-mini-batch)."""
+        """Make a value of n * (A*b_e + b_y) bytes (docs/methods/timing.md#per-mini-batch)."""
         part = part1.part
         per_sample = part.out_numel * part.wire_dtype.itemsize + part.label_bytes * self.labelled
         return Value("smashed", batch.samples * per_sample + self.extra_bytes, batch.samples, batch.step)
@@ -227,7 +227,7 @@ class MomentumAverage(Average):
     """`Average` as a step of SGD with momentum, whose gradient is (state - average of the replicas) / `unit`.
 
     The momentum buffer lives in the state, through all rounds. Running statistics of batch norm are averaged without
-    momentum, which could make a variance negative. Source: docs/methods/fedavgm.md.
+    momentum, which could make a variance negative. Source: docs/methods/v1_variants.md#fedavgm.
     """
 
     sgd: Sgd

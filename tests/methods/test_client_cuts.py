@@ -46,7 +46,7 @@ WORLD = {"macs_per_s": [1e5, 3e5, 7e5], "uplink_bps": [1e5, 4e4, 9e4], "downlink
 
 
 def test_the_bytes_of_a_client_are_those_of_its_own_cut():
-    """docs/methods/bytes.md: B * (A + labels) and P1 up, B * A and P1 down."""
+    """docs/methods/timing.md#bytes: B * (A + labels) and P1 up, B * A and P1 down."""
     work = task(**WORK, device=None)
     *_, rows = simulate("splitfed_v1", work, rounds=1)
     for c, (n, cut) in enumerate(zip([20, 12, 8], work.cuts, strict=True)):

@@ -146,7 +146,7 @@ def test_slowmo_at_a_constant_rate_is_fedavgm():
 
 
 def test_velocity_travels_with_part1():
-    """docs/methods/fednag.md: 2 * P1 * bp more for each client and round; parameters only."""
+    """docs/methods/v1_variants.md#fednag: 2 * P1 * bp more for each client and round; parameters only."""
     work = task([8, 8], device=None, momentum=0.9)
     ops = {name: simulate(name, work, 1)[2] for name in ("fednag", "splitfed_v1")}
     part1 = work.split(work.cut)[0].part

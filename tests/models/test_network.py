@@ -108,7 +108,7 @@ def test_the_macs_of_resnet8_by_hand():
 
 
 def test_resnet18_cut_after_stem_and_two_blocks_has_the_published_part_1():
-    """Published sizes: 65,536 activations per sample and 149,824 parameters (docs/methods/bytes.md#per-mini-batch)."""
+    """Published sizes: 65,536 activations per sample and 149,824 parameters (docs/methods/timing.md#per-mini-batch)."""
     part1, _ = network("resnet18", (3, 32, 32), 10).split(4, seed=0, device=None)
     assert part1.part.out_numel == 65_536
     assert part1.part.n_parameters == 149_824
