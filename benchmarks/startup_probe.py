@@ -52,7 +52,7 @@ def main() -> None:
     import sfl_sim.cli
 
     mark("command line")
-    from sfl_sim.cli.app import read_study
+    from sfl_sim.console import read_study
 
     given = read_study(scenario, overrides)
     mark("read scenario")
@@ -62,7 +62,7 @@ def main() -> None:
     import pandas  # noqa: F401  (its share, too)
 
     mark("pandas")
-    import sfl_sim.cli.progress  # noqa: F401  (`sfl_sim.cli.run` imports it)
+    import sfl_sim.console.progress  # noqa: F401  (`sfl_sim.cli.run` imports it)
     from sfl_sim.engine.experiment import Experiment
     from sfl_sim.runs.trial import Settings
     from sfl_sim.studies import train

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from sfl_sim.build.initial import stored_weights
 from sfl_sim.build.setup import forget
-from sfl_sim.cli.app import Terminal
-from sfl_sim.cli.progress import progress as show_progress
+from sfl_sim.console import Terminal
+from sfl_sim.console.progress import progress as show_progress
 from sfl_sim.data.own import as_dataset
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.walk import Round

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import sfl_sim
-from sfl_sim.cli.live_table import notebook_table
+from sfl_sim.console.live_table import notebook_table
 from sfl_sim.data.loading import load
 from sfl_sim.models.small import cnn_small
 from sfl_sim.runs.news import Began, Planned

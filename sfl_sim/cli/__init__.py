@@ -1,4 +1,4 @@
-"""The command line: commands, and what a terminal shows.
+"""The command line: its commands, and how it says what went wrong.
 
 `sfl-sim SCENARIO.yaml` is short for `sfl-sim run SCENARIO.yaml`. Exit codes: 0 done, 1 failed, 2 bad input,
 130 interrupted.
@@ -14,20 +14,61 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 from typer.main import get_group
 
-from sfl_sim.cli import ask, on_machines, run, show  # noqa: F401  (they register their commands)
-from sfl_sim.cli.app import Interrupted, app, say
+from sfl_sim.cli.run import advise, benchmark, privacy, reprice, run
+from sfl_sim.cli.show import check, landscape, lists, report
+from sfl_sim.console import Interrupted, say
 from sfl_sim.errors import ScenarioError, own_place
+from sfl_sim.features.devices.command import devices
+from sfl_sim.features.live.command import compare, live
+from sfl_sim.features.serve.command import serve
+from sfl_sim.features.whatif.command import whatif
 from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.scenario.problems import keys_named
+from sfl_sim.scenario.shipped import scenario_file
 
+COMMANDS = (run, check, report, whatif, advise, reprice, benchmark, privacy, serve, compare, landscape)
+GROUPS = (live, devices, lists)
 INTERRUPTED = 130
 SAFE_PATH = "PYTHONSAFEPATH"
 """Set, it keeps `python -c`, with which multiprocessing begins its processes, from importing what lies around."""
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # click's, which newer versions of typer bundle
+
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Simulate split federated learning: real PyTorch training in simulated-time order.\n\n"
+    "`sfl-sim SCENARIO.yaml` runs a scenario; it is short for `sfl-sim run SCENARIO.yaml`.\n\n"
+    "With any command: --debug shows tracebacks, and why the event loop is used; "
+    "--allow-code allows a scenario to run your own Python code.",
+)
+for command in COMMANDS:
+    app.command()(command)
+for group in GROUPS:
+    app.add_typer(group)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("sfl-sim"))
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    show: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Simulate split federated learning."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -35,14 +76,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = [*map(_without_tilde, sys.argv[1:] if argv is None else argv)]
     debug, allowed = "--debug" in given, "--allow-code" in given
     arguments = [argument for argument in given if argument not in ("--debug", "--allow-code")]
-    commands = get_group(app).commands
-    live = arguments[:1] == ["live"]
-    words = get_group(on_machines.live).commands if live else commands
-    if arguments[live:] and arguments[live] not in {*words, "--help", "-h", "--version"}:
-        arguments.insert(live, "run")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` keeps what there is, as Ctrl-C does
     try:
         with _modules_from_here(allowed), _reasons_shown(debug), permitted(Permission(everything=allowed)):
+            arguments = _with_command(arguments)
             if app(arguments, standalone_mode=False) == INTERRUPTED:  # newer versions of typer catch Ctrl-C themselves
                 raise KeyboardInterrupt
     except Interrupted:
@@ -61,6 +98,26 @@ def main(argv: Sequence[str] | None = None) -> None:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             _fail(str(ScenarioError("File name too long", found=error.filename)), 2, error if debug else None)
         _fail(f"failed: {str(error) or type(error).__name__}{own_place(error)}", 1, error if debug else None)
+
+
+def _with_command(arguments: list[str]) -> list[str]:
+    """Return the arguments with `run` before a scenario that stands in the place of a command.
+
+    Raises ScenarioError if there is neither a command nor a scenario of that name.
+    """
+    n = int(arguments[:1] == ["live"])
+    commands = get_group(live if n else app).commands
+    word, following = [*arguments[n:], "--help", "--help"][:2]
+    if word in {*commands, "--help", "-h", "--version"}:
+        return arguments
+    if not word.startswith("-"):
+        try:
+            scenario_file(word)
+        except ScenarioError as error:
+            scenarios = error.allowed or () if following.startswith("-") else ()
+            problem = "no such command or file, nor a scenario that comes with sfl-sim"
+            raise ScenarioError(problem, found=word, allowed=[*commands, *scenarios]) from error
+    return [*arguments[:n], "run", *arguments[n:]]
 
 
 def _without_tilde(argument: str) -> str:

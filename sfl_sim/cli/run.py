@@ -1,4 +1,4 @@
-"""Commands that simulate a scenario: train it, or serve what was trained."""
+"""Commands that train a scenario, or time it: run, benchmark, privacy, reprice, advise."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sfl_sim.cli.app import (
+from sfl_sim.console import (
     Device,
     Jobs,
+    Quiet,
     ScenarioFile,
     SetOption,
     Terminal,
     Threads,
     Vary,
-    app,
     conclude,
-    conclude_trials,
     read_study,
     say,
 )
+from sfl_sim.errors import blamed_on
 
 if TYPE_CHECKING:
+    from sfl_sim.runs.news import Notify
     from sfl_sim.studies.launch import Outcome
 
 
-@app.command()
 def run(
     scenario: ScenarioFile,
     overrides: SetOption = [],
@@ -50,19 +50,18 @@ def run(
             help="Log every round: tensorboard=FOLDER, wandb=PROJECT, mlflow=STORE, or package.module:function.",
         ),
     ] = [],
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the report.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run a scenario and write its report.
 
     Example: sfl-sim run heterogeneous_bw --set train.rounds=5 --jobs 2
     """
     study = read_study(scenario, overrides)
-    from sfl_sim.cli.progress import progress
+    from sfl_sim.report.terminal import results_in_terminal
     from sfl_sim.runs.trial import Settings
     from sfl_sim.studies.loggers import logging
     from sfl_sim.studies.train import run_study
 
-    console = Terminal(stderr=True)
     settings = Settings(
         timing_only=timing_only,
         device=device,
@@ -74,14 +73,13 @@ def run(
         address=None if ray == "local" else ray,
     )
 
-    def train() -> Outcome:
-        with progress(console, quiet) as shown, logging(study, log, shown) as notify:
-            return run_study(study, out, settings, notify)
+    def train(notify: Notify) -> Outcome:
+        with logging(study, log, notify) as notify_all:
+            return run_study(study, out, settings, notify_all)
 
-    conclude_trials(train, quiet=quiet)
+    conclude(train, "report.html", results_in_terminal, quiet=quiet)
 
 
-@app.command()
 def benchmark(
     scenario: ScenarioFile,
     add: Annotated[
@@ -92,14 +90,16 @@ def benchmark(
     jobs: Jobs = None,
     threads: Threads = None,
     device: Device = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Compare methods: each is tuned alike, trained with new seeds and timed on several links. It goes on if repeated.
+    """Compare methods that are tuned alike.
+
+    Each is trained with new seeds and timed on several links. It goes on if repeated.
 
     Example: sfl-sim benchmark benchmark/small --add my_package.my_module:MyMethod --allow-code
     """
     study = read_study(scenario, overrides)
-    from sfl_sim.cli.progress import progress
+    from sfl_sim.console.progress import progress
     from sfl_sim.report.pages.benchmark import benchmark_in_terminal, write_benchmark
     from sfl_sim.runs.trial import Settings
     from sfl_sim.studies.benchmark import run_benchmark
@@ -111,7 +111,6 @@ def benchmark(
     say(write_benchmark(folder, folder / "benchmark.html"))
 
 
-@app.command()
 def privacy(
     scenario: ScenarioFile,
     vary: Vary = [],
@@ -121,9 +120,11 @@ def privacy(
     threads: Threads = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     device: Device = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Train a scenario at all combinations of what varies, and show what the cut gives away of the clients' samples.
+    """Show what the cut gives away of the clients' samples.
+
+    The scenario is trained at all combinations of what varies.
 
     Example: sfl-sim privacy heterogeneous_bw --vary model.cut=all --set train.rounds=5
     """
@@ -131,47 +132,61 @@ def privacy(
 
     axes = read_axes(vary)
     study = read_study(scenario, overrides)
-    from sfl_sim.cli.progress import progress
+    from sfl_sim.report.pages.privacy import privacy_in_terminal
     from sfl_sim.runs.trial import Settings
     from sfl_sim.studies.privacy import attacked
     from sfl_sim.studies.train import run_study
 
     study = attacked(study, axes)
-    with progress(Terminal(stderr=True), quiet) as notify:
-        settings = Settings(device=device, jobs=jobs, threads=threads or Settings.threads, resume=resume, reuse=True)
-        outcome = run_study(study, out, settings, notify)
-    from sfl_sim.report.pages.privacy import privacy_in_terminal
-
-    conclude(outcome, "privacy.html", None if quiet else privacy_in_terminal)
+    settings = Settings(device=device, jobs=jobs, threads=threads or Settings.threads, resume=resume, reuse=True)
+    conclude(lambda notify: run_study(study, out, settings, notify), "privacy.html", privacy_in_terminal, quiet=quiet)
 
 
-@app.command()
-def serve(
+def reprice(
+    run: Annotated[Path, typer.Argument(help="The folder of a training run.")],
+    overrides: SetOption = [],
+    out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-repriced.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Time a stored run again with other devices, links or server.
+
+    The page says whether what the run has learned still holds.
+
+    Example: sfl-sim reprice reports/heterogeneous_bw --set clients.network.scale=4
+    """
+    from sfl_sim.report.terminal import repriced_in_terminal
+    from sfl_sim.studies.reprice import Repricing
+
+    with blamed_on(run):
+        repricing = Repricing(run, overrides)
+        conclude(lambda notify: repricing.run(out, notify), "report.html", repriced_in_terminal, quiet=quiet)
+
+
+def advise(
     scenario: ScenarioFile,
     overrides: SetOption = [],
-    out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-serving.")] = None,
-    run: Annotated[
-        Path | None,
-        typer.Option(help="The folder of the run to serve; by default one in reports/, or it is trained first."),
+    per_client: Annotated[bool, typer.Option("--per-client", help="Choose a cut for each client.")] = False,
+    memory: Annotated[str | None, typer.Option(help="Memory of a client: 256MB, 1.5GB ...")] = None,
+    accuracy: Annotated[
+        float | None, typer.Option(help="Accuracy that a cut must have reached in recorded runs.")
     ] = None,
-    timing_only: Annotated[
-        bool, typer.Option("--timing-only", help="Serve without training, with exits drawn at random.")
-    ] = False,
-    device: Device = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
+    runs: Annotated[list[Path], typer.Option("--run", help="The folder of a recorded run.")] = [],
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only what to paste.")] = False,
 ) -> None:
-    """Serve requests with the trained model of a scenario, and write the report of latency and accuracy.
+    """Choose the cuts with the shortest rounds, by the clock alone.
 
-    Example: sfl-sim serve serving/fleet --timing-only
+    Example: sfl-sim advise cuts/mobilenet_v1 --memory 100MB
     """
+
     study = read_study(scenario, overrides)
-    from sfl_sim.cli.progress import progress
-    from sfl_sim.features.serve.study import ServedStudy
-    from sfl_sim.runs.trial import Settings
+    from sfl_sim.console.progress import progress
+    from sfl_sim.report.terminal import advice_in_terminal, advised_settings
+    from sfl_sim.studies.advise import Criteria, find_advice, read_bytes
 
-    served = ServedStudy(study, Settings(timing_only, device, resume=True, reuse=True))
+    criteria = Criteria(per_client, None if memory is None else read_bytes(memory), accuracy, runs)
     with progress(Terminal(stderr=True), quiet) as notify:
-        outcome = served.run(run, out, notify)
-    from sfl_sim.report.terminal import served_in_terminal
-
-    conclude(outcome, "serving.html", None if quiet else served_in_terminal)
+        advice = find_advice(study, criteria, notify)
+    if not quiet:
+        Terminal().print(advice_in_terminal(advice.choices, advice.cuts, advice.clients))
+    for line in advised_settings(advice.choices):
+        say(line)

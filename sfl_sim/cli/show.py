@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.table import Table
 
-from sfl_sim.cli.app import (
-    Device,
-    Runs,
-    ScenarioFile,
-    SetOption,
-    Terminal,
-    app,
-    place_of_page,
-    read_study,
-    say,
-)
+from sfl_sim.console import Device, Runs, ScenarioFile, SetOption, Terminal, place_of_page, read_study, say
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.installed import is_of_library
 
@@ -30,15 +20,17 @@ if TYPE_CHECKING:
 
     from sfl_sim.scenario.load import Study
 
-lists = typer.Typer(no_args_is_help=True)
-app.add_typer(lists, name="list", help="List what a scenario may name, its keys, and what a model's layers cost.")
+lists = typer.Typer(
+    name="list",
+    no_args_is_help=True,
+    help="List what a scenario may name, its keys, and costs of layers.",
+)
 LISTS = ("methods", "models", "datasets", "partitions", "orders", "codecs", "profiles", "scenarios")
 """What a scenario may name."""
 PAGES = ("report.html", "serving.html", "whatif.html")
 """Pages of a run, a serving and a what-if."""
 
 
-@app.command()
 def report(
     runs: Runs,
     out: Annotated[
@@ -67,7 +59,7 @@ def report(
         typer.Option(help="Where the 5 MB that draw figures are: in the page, or once beside all pages of a folder."),
     ] = "embedded",
 ) -> None:
-    """Write the report of stored runs again, or one page for several; export what it shows.
+    """Write the report of stored runs again, or one page for several.
 
     Of a run with attacks also its page on privacy, NAME-privacy.html beside --out NAME.html. With --log or
     --format trace, a page is written only where --out or --export asks for one.
@@ -140,7 +132,6 @@ def _open(page: Path) -> None:
     say(page)
 
 
-@app.command()
 def landscape(
     runs: Runs,
     out: Annotated[Path | None, typer.Option(help="The page; by default landscape.html in the only run.")] = None,
@@ -154,7 +145,7 @@ def landscape(
 
     Example: sfl-sim landscape reports/heterogeneous_bw
     """
-    from sfl_sim.cli.progress import progress
+    from sfl_sim.console.progress import progress
     from sfl_sim.studies.landscape import Extent, survey
 
     page = place_of_page(out, ".html", ".parquet") if out else _page_of(runs, "landscape.html")
@@ -169,7 +160,6 @@ def _page_of(runs: list[Path], name: str) -> Path:
     return runs[0] / name
 
 
-@app.command()
 def check(
     scenario: ScenarioFile,
     overrides: SetOption = [],

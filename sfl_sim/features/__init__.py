@@ -1,1 +1,1 @@
-"""Whole questions, a folder each with study, tables and page: what-if, serving, live runs, profiles of devices."""
+"""Whole questions, a folder each with study, page and command: what-if, serving, live runs, profiles of devices."""

@@ -8,8 +8,7 @@ import yaml
 from command import TINY, sfl_sim
 from typer.main import get_command
 
-from sfl_sim.cli import main
-from sfl_sim.cli.app import app
+from sfl_sim.cli import app, main
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -133,6 +132,18 @@ def test_a_missing_scenario_and_a_wrong_option_are_clear(capsys):
     assert capsys.readouterr().err.endswith("No such option: --rounds (did you mean --set train.rounds=VALUE?)\n")
     sfl_sim("heterogeneous_bw", "--frsh", code=2)
     assert "--fresh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "near"), [("reprot reports/mine", "report"), ("live aggent --key k", "agent")])
+def test_a_misspelled_command_is_told_with_the_nearest_one(arguments, near, capsys):
+    sfl_sim(*arguments.split(), code=2)
+    assert f"did you mean '{near}'?" in capsys.readouterr().err
+
+
+def test_a_word_that_is_no_command_says_which_there_are(capsys):
+    sfl_sim("validate", "mine.yaml", code=2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert {"'validate'", "check,", "whatif,"} <= set(line.replace(";", "").split())
 
 
 @pytest.mark.parametrize("command", ["report", "landscape", "reprice"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sfl_sim.cli.progress import progress
+from sfl_sim.console.progress import progress
 from sfl_sim.engine.walk import Round
 from sfl_sim.runs.news import Began, Counted, Ended, Failed, Planned, Reused, Warned
 from sfl_sim.store import Failure

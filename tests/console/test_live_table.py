@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sfl_sim.cli.live_table import StudyProgress, TrialRow
+from sfl_sim.console.live_table import StudyProgress, TrialRow
 from sfl_sim.engine.walk import Round
 from sfl_sim.runs.news import Began, Counted, Ended, Failed, Reused
 from sfl_sim.store import Failure

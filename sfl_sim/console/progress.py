@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sfl_sim.cli.live_table import learned, live_table, notebook_table
+from sfl_sim.console.live_table import learned, live_table, notebook_table
 from sfl_sim.report.display import duration
 from sfl_sim.runs.news import Began, Counted, Ended, Failed, News, Notify, Planned, Reused, Warned, silent
 

@@ -8,7 +8,7 @@ import yaml
 from rich.table import Table
 
 from sfl_sim.cli import main
-from sfl_sim.cli.app import Terminal, say
+from sfl_sim.console import Terminal, say
 
 OBEYED = "\x1b]0;mine\x07\x1b[2J\r[red]x[/red]:smile:\u202eevil"
 SHOWN = r"\x1b]0;mine\x07\x1b[2J\r[red]x[/red]:smile:\u202eevil"

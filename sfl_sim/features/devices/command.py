@@ -1,4 +1,4 @@
-"""Commands that answer questions without training: whatif, reprice, advise, devices."""
+"""The commands devices measure, fit and convert."""
 
 from __future__ import annotations
 
@@ -10,114 +10,10 @@ from typing import Annotated
 
 import typer
 
-from sfl_sim.cli.app import (
-    Device,
-    ScenarioFile,
-    SetOption,
-    Terminal,
-    Vary,
-    app,
-    conclude,
-    place_of_page,
-    read_study,
-    say,
-)
-from sfl_sim.errors import ScenarioError, blamed_on
+from sfl_sim.console import Device, ScenarioFile, SetOption, place_of_page, read_study, say
+from sfl_sim.errors import ScenarioError
 
-devices = typer.Typer(no_args_is_help=True)
-app.add_typer(devices, name="devices", help="Rates and costs of your own devices and links.")
-
-RunOption = Annotated[
-    list[Path],
-    typer.Option("--run", help="The folder of a training run whose accuracy is shown at its configurations."),
-]
-
-
-@app.command()
-def whatif(
-    scenario: ScenarioFile,
-    vary: Vary = [],
-    overrides: SetOption = [],
-    runs: RunOption = [],
-    out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-whatif.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Configurations to walk side by side.")] = 1,
-    uncertainty: Annotated[
-        int | None,
-        typer.Option(
-            min=2, metavar="N", help="Time all again in N systems drawn from the errors of prices and profiles."
-        ),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
-) -> None:
-    """Time the rounds of a scenario, without training, at all combinations of what varies.
-
-    Example: sfl-sim whatif cuts/mobilenet_v1 --vary model.cut=all --vary clients.network.scale=0.25,1,4
-    """
-    from sfl_sim.scenario.vary import read_axes
-
-    axes = read_axes(vary)
-    study = read_study(scenario, overrides)
-    from sfl_sim.cli.progress import progress
-    from sfl_sim.features.whatif.study import run_whatif
-
-    with progress(Terminal(stderr=True), quiet) as notify:
-        outcome = run_whatif(study, axes, out, jobs=jobs, notify=notify, runs=runs, draws=uncertainty or 0)
-    from sfl_sim.features.whatif.page import whatif_in_terminal
-
-    conclude(outcome, "whatif.html", None if quiet else whatif_in_terminal)
-
-
-@app.command()
-def reprice(
-    run: Annotated[Path, typer.Argument(help="The folder of a training run.")],
-    overrides: SetOption = [],
-    out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-repriced.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the report.")] = False,
-) -> None:
-    """Time a stored run again with other devices, links or server, and say whether what it learned still holds.
-
-    Example: sfl-sim reprice reports/heterogeneous_bw --set clients.network.scale=4
-    """
-    from sfl_sim.cli.progress import progress
-    from sfl_sim.studies.reprice import Repricing
-
-    with blamed_on(run):
-        repricing = Repricing(run, overrides)
-        with progress(Terminal(stderr=True), quiet) as notify:
-            outcome = repricing.run(out, notify)
-    from sfl_sim.report.terminal import repriced_in_terminal
-
-    conclude(outcome, "report.html", None if quiet else repriced_in_terminal)
-
-
-@app.command()
-def advise(
-    scenario: ScenarioFile,
-    overrides: SetOption = [],
-    per_client: Annotated[bool, typer.Option("--per-client", help="Choose a cut for each client.")] = False,
-    memory: Annotated[str | None, typer.Option(help="Memory of a client: 256MB, 1.5GB ...")] = None,
-    accuracy: Annotated[
-        float | None, typer.Option(help="Accuracy that a cut must have reached in recorded runs.")
-    ] = None,
-    runs: Annotated[list[Path], typer.Option("--run", help="The folder of a recorded run.")] = [],
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only what to paste.")] = False,
-) -> None:
-    """Choose the cuts with the shortest rounds, by the clock alone.
-
-    Example: sfl-sim advise cuts/mobilenet_v1 --memory 100MB
-    """
-    study = read_study(scenario, overrides)
-    from sfl_sim.cli.progress import progress
-    from sfl_sim.report.terminal import advice_in_terminal, advised_settings
-    from sfl_sim.studies.advise import Criteria, find_advice, read_bytes
-
-    criteria = Criteria(per_client, None if memory is None else read_bytes(memory), accuracy, runs)
-    with progress(Terminal(stderr=True), quiet) as notify:
-        advice = find_advice(study, criteria, notify)
-    if not quiet:
-        Terminal().print(advice_in_terminal(advice.choices, advice.cuts, advice.clients))
-    for line in advised_settings(advice.choices):
-        say(line)
+devices = typer.Typer(name="devices", no_args_is_help=True, help="Rates and costs of your own devices and links.")
 
 
 @devices.command()
@@ -144,6 +40,7 @@ def measure(
 
     Example: sfl-sim devices measure heterogeneous_bw --name "Raspberry Pi 5" --out pi.csv
     """
+
     sizes = [_whole(size, "--batches") for size in batches.split(",")]
     study = read_study(scenario, overrides)
     place = place_of_page(out, ".csv")

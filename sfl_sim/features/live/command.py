@@ -1,4 +1,4 @@
-"""Commands that run a scenario on real machines, and look at what came out: live, compare."""
+"""The commands live run, live agent and compare."""
 
 from __future__ import annotations
 
@@ -7,24 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sfl_sim.cli.app import (
-    ScenarioFile,
-    SetOption,
-    Terminal,
-    app,
-    conclude_trials,
-    place_of_page,
-    read_study,
-    say,
-)
+from sfl_sim.console import Quiet, ScenarioFile, SetOption, Terminal, conclude, place_of_page, read_study, say
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.scenario.own_code import permission
 
 if TYPE_CHECKING:
+    from sfl_sim.runs.news import Notify
     from sfl_sim.studies.launch import Outcome
 
-live = typer.Typer(no_args_is_help=True)
-app.add_typer(live, name="live", help="Run a scenario on real processes or machines: sfl-sim live SCENARIO.")
+live = typer.Typer(name="live", no_args_is_help=True, help="Run a scenario on real machines: sfl-sim live SCENARIO.")
 
 
 @live.command()
@@ -53,23 +44,23 @@ def run(
         ),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of a node.")] = 1,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the report.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run a scenario on real processes, one for each client and one for the server, and measure what it takes.
 
     Example: sfl-sim live first_answer --set train.rounds=3
     """
     study = read_study(scenario, overrides)
-    from sfl_sim.cli.progress import progress
     from sfl_sim.features.live.study import LiveNodes
     from sfl_sim.features.live.study import live as run_live
+    from sfl_sim.report.terminal import results_in_terminal
 
-    def train() -> Outcome:
-        nodes = LiveNodes(listen, key, ray)
-        with progress(Terminal(stderr=True), quiet) as notify:
-            return run_live(study, out, nodes=nodes, emulate=emulate, threads=threads, notify=notify)
+    nodes = LiveNodes(listen, key, ray)
 
-    conclude_trials(train, quiet=quiet)
+    def train(notify: Notify) -> Outcome:
+        return run_live(study, out, nodes=nodes, emulate=emulate, threads=threads, notify=notify)
+
+    conclude(train, "report.html", results_in_terminal, quiet=quiet)
 
 
 @live.command()
@@ -88,7 +79,6 @@ def agent(
     say("the run is over")
 
 
-@app.command()
 def compare(
     runs: Annotated[
         list[Path],
@@ -102,7 +92,9 @@ def compare(
         Path | None, typer.Option(help="The page; by default compared.html in the live run's folder.")
     ] = None,
 ) -> None:
-    """Lay a live run beside a simulated one: rounds, operations, waiting, order of service and bytes.
+    """Lay a live run beside a simulated one.
+
+    The page compares rounds, operations, waiting, order of service and bytes.
 
     Example: sfl-sim compare reports/first_answer_live
     """
@@ -118,7 +110,7 @@ def compare(
 
 
 def _simulated(measured: Path) -> tuple[Path, Path | None]:
-    from sfl_sim.cli.progress import progress
+    from sfl_sim.console.progress import progress
     from sfl_sim.features.live.study import simulate
 
     with progress(Terminal(stderr=True)) as notify:

@@ -1,11 +1,10 @@
-"""The application of all commands, options that several of them share, and the printing of results."""
+"""What commands share: options, the reading of a scenario, progress, and the printing of results."""
 
 from __future__ import annotations
 
 import errno
 import re
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,19 +16,9 @@ from sfl_sim.errors import ScenarioError, in_one_line, in_short
 from sfl_sim.scenario.shipped import scenario_file
 
 if TYPE_CHECKING:
+    from sfl_sim.runs.news import Notify
     from sfl_sim.scenario.load import Study
     from sfl_sim.studies.launch import Outcome  # imports torch
-
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Simulate split federated learning: real PyTorch training in simulated-time order.\n\n"
-    "`sfl-sim SCENARIO.yaml` runs a scenario; it is short for `sfl-sim run SCENARIO.yaml`.\n\n"
-    "With any command: --debug shows tracebacks, and why the event loop is used; "
-    "--allow-code allows a scenario to run your own Python code.",
-)
 
 ScenarioFile = Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped scenario.")]
 SetOption = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario.")]
@@ -60,6 +49,7 @@ Jobs = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of a trial; all cores unless given.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")]
 
 
 class Terminal(Console):
@@ -129,54 +119,40 @@ class Interrupted(Exception):
     """Ctrl-C was pressed; finished rounds have been kept."""
 
 
-def conclude(outcome: Outcome, page: str, table: Callable[[Path], RenderableType] | None) -> None:
-    """Print the table of a study's results, if wanted, and the path of its page, or of its folder if it has none.
+def conclude(
+    work: Callable[[Notify], Outcome], page: str, table: Callable[[Path], RenderableType], *, quiet: bool
+) -> None:
+    """Do the work of a study and show its progress; print a table of its results, and the path of its page or folder.
 
-    Raises Interrupted if the study was.
+    Args:
+        work: the study.
+        page: name of the page in the folder.
+        table: makes the table of the folder.
+        quiet: print the path alone.
+
+    Raises Interrupted if the study was, and TrialsFailed if trials failed, after what the others gave has been shown.
     """
-    if table:
+    from sfl_sim.console.progress import progress
+    from sfl_sim.studies.launch import TrialsFailed
+
+    failure = None
+    try:
+        with progress(Terminal(stderr=True), quiet) as notify:
+            outcome = work(notify)
+    except TrialsFailed as error:
+        if error.outcome is None:
+            raise
+        outcome, failure = error.outcome, error
+    if not quiet:
         try:
             shown = table(outcome.folder)
         except Exception as error:  # the results are stored, whatever is shown of them
             say(f"warning: the table of results is left out: {in_short(error)}", err=True)
         else:
             Terminal().print(shown)
-    if (outcome.folder / page).exists():
-        say(outcome.folder / page)
-    else:
-        say(outcome.folder)
-    if outcome.status == "interrupted":
-        raise Interrupted
-
-
-def conclude_trials(train: Callable[[], Outcome], *, quiet: bool) -> None:
-    """Conclude a run. Raises TrialsFailed if trials failed, after what the others gave has been shown."""
-    from sfl_sim.studies.launch import TrialsFailed
-
-    failure = None
-    try:
-        outcome = train()
-    except TrialsFailed as error:
-        if error.outcome is None:
-            raise
-        outcome, failure = error.outcome, error
-    from sfl_sim.report.terminal import results_in_terminal
-
-    conclude(outcome, "report.html", None if quiet else results_in_terminal)
+    path = outcome.folder / page
+    say(path if path.exists() else outcome.folder)
     if failure:
         raise failure
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(version("sfl-sim"))
-        raise typer.Exit
-
-
-@app.callback()
-def common(
-    show: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
-    """Simulate split federated learning."""
+    if outcome.status == "interrupted":
+        raise Interrupted
