@@ -149,7 +149,7 @@ def _lora(scenario: Scenario, above: int) -> Lora | None:
         return None
     return Lora(
         rank=section.rank, alpha=section.alpha, targets=tuple(section.targets), aggregate=section.aggregate,
-        preinstalled=section.preinstalled, frozen_itemsize=2 if section.frozen_dtype == "bf16" else 4, above=above,
+        preinstalled=section.preinstalled, above=above,
     )  # fmt: skip
 
 

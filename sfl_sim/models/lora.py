@@ -33,7 +33,6 @@ class Lora:
             it was drawn. `concat`: it adds the average product to the frozen weights, and draws new adapters. `svd`: A
             and B become the best factors of the average product.
         preinstalled: whether clients hold the frozen layers from the start.
-        frozen_itemsize: bytes of a frozen element in a message and at a client.
         above: number of layers before the first that may have adapters.
     """
 
@@ -42,7 +41,6 @@ class Lora:
     targets: tuple[str, ...] = ("q", "v")
     aggregate: str = "separate"
     preinstalled: bool = False
-    frozen_itemsize: int = 4
     above: int = 0
 
 

@@ -167,8 +167,8 @@ class Network:
         return sum(layer.macs for layer in self.layers)
 
     def frozen_bytes(self, layers: Iterable[Layer]) -> int:
-        """Bytes of the frozen weights of `layers` at a client, and in the message that brings them there."""
-        return self.lora.frozen_itemsize * sum(layer.frozen for layer in layers) if self.lora else 0
+        """Bytes of the frozen weights of `layers` at a client, and in the message that brings them, as float32."""
+        return 4 * sum(layer.frozen for layer in layers) if self.lora else 0
 
     def cut_at(self, cut: int | str | float, key: str = "model.cut", above: int = 0, ends: bool = False) -> int:
         """Return the number of layers before `cut`: more than `above`, and not all of them.

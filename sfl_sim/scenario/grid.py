@@ -155,5 +155,6 @@ def _home(values: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _steps(key: str) -> list[str]:
-    """Split a dotted key into steps; a key within the grid is one step, with dots."""
-    return key.split(".", 1) if key.startswith("grid.") else key.split(".")
+    """Split a dotted key into steps; a key within the grid, or of a benchmark's links, is one step, with dots."""
+    above = {"grid": 1, "benchmark.links": 3}
+    return key.split(".", next((steps for section, steps in above.items() if key.startswith(f"{section}.")), -1))

@@ -98,8 +98,6 @@ class LoraSection(Section):
     or approximated by a product of the same rank (`svd`)."""
     preinstalled: bool = False
     """Clients hold their frozen layers from the start; else these are sent to every client before the first round."""
-    frozen_dtype: Literal["float32", "bf16"] = "float32"
-    """Type in which clients receive and hold frozen weights; a part of prices alone."""
 
 
 class Noise(Section):

@@ -510,13 +510,11 @@ class Benchmark(Section):
     rates: Annotated[list[Positive], Field(min_length=1)] = Field(default=[0.003, 0.01, 0.03, 0.1, 0.3])
     """Learning rates (`train.lr`), of which each variant gets the one that was best in the pilots."""
     pilot_seed: Seed = 900
-    """First seed of the pilots, which the comparison must not use."""
-    pilots: Count = 1
-    """Number of pilots of each rate, with the seeds pilot_seed, pilot_seed + 1, ..."""
+    """Seed of the pilots, which the comparison must not use."""
     target_share: PositiveShare = 0.9
     """Share of the first variant's best score, seed by seed, that is the target of all."""
-    links: dict[LinksName, NetworkSection] = Field(default={})
-    """Other links on which the trained runs are timed again, by a name: sections as `clients.network`."""
+    links: dict[LinksName, dict[str, JsonValue]] = Field(default={})
+    """Other links, or devices, on which the trained runs are timed again, by a name: dotted keys as in a grid."""
 
 
 class Scenario(Section):

@@ -24,18 +24,6 @@ class Poisson(Section):
     """Requests per second of a client: one rate for all clients, or a list of one for each, 0 for some if need be."""
 
 
-class Bursts(Section):
-    """Arrivals in bursts of several requests; the bursts come independently of one another."""
-
-    kind: Literal["bursts"] = "bursts"
-    """Kind of arrivals."""
-    rate_per_s: Positive | ArrivalRates
-    """Requests per second of a client, over the long run: one rate for all clients, or a list of one for each, 0 for
-    some if need be."""
-    size: Count = 10
-    """Number of requests of a burst, which come at one instant."""
-
-
 class TraceArrivals(Section):
     """Arrivals given by a file."""
 
@@ -49,9 +37,7 @@ def _usually_poisson(value: object) -> object:
     return {"kind": "poisson", **value} if isinstance(value, Mapping) else value
 
 
-ArrivalsSection = Annotated[
-    Poisson | Bursts | TraceArrivals, Field(discriminator="kind"), BeforeValidator(_usually_poisson)
-]
+ArrivalsSection = Annotated[Poisson | TraceArrivals, Field(discriminator="kind"), BeforeValidator(_usually_poisson)]
 
 
 class FixedThreshold(Section):
@@ -80,14 +66,12 @@ class OffloadRate(Section):
 
 
 class LatencyBudget(Section):
-    """Threshold that each client adjusts until a given share of its answers come in time; no labels needed."""
+    """Threshold that each client adjusts until 95 % of its answers come in time; no labels needed."""
 
     kind: Literal["latency_budget"] = "latency_budget"
     """Rule by which clients find their entropy threshold."""
     target_s: Positive
     """Seconds within which an answer is in time."""
-    share: AboveZeroBelowOne = 0.95
-    """Share of the answers that come in time."""
 
 
 def _has_kind(example: str) -> BeforeValidator:

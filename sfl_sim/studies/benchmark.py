@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -21,12 +20,12 @@ from sfl_sim.report.load import load as load_run
 from sfl_sim.runs.news import Notify
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.grid import points
-from sfl_sim.scenario.load import Study, Variant, digest, extended, training
+from sfl_sim.scenario.load import Study, Variant, changed, digest, extended, training
 from sfl_sim.scenario.sections import Benchmark, Scenario
 from sfl_sim.store import is_begun
 from sfl_sim.store.reading import file_of
 from sfl_sim.studies.launch import TrialsFailed
-from sfl_sim.studies.reprice import Repricing
+from sfl_sim.studies.reprice import Repricing, check_same_training
 from sfl_sim.studies.train import run_study
 from sfl_sim.studies.walk import memory_bytes
 
@@ -57,14 +56,14 @@ def run_benchmark(
     study = with_methods(training(study), more)
     folder = out or Path("reports", f"{study.name}-benchmark")
     settings = replace(settings, reuse=True)
+    check_links(study)
     tried = pilots(study)
     final = at_rates(study, best_rates(study, tried, _run(tried, folder, RATES, settings, progress)))
     run = _run(final, folder, RUN, settings, progress)
     tables = [table_of(study, final, run, run, OWN_LINKS)]
-    for name, network in benchmark_of(study).links.items():
-        overrides = [f"clients.network={json.dumps(network.model_dump())}"]
+    for name, layer in benchmark_of(study).links.items():
         with progress() as notify:
-            place = Repricing(run, overrides).run(folder / f"{run.name}-{name}", notify).folder
+            place = Repricing(run, layer).run(folder / f"{run.name}-{name}", notify).folder
         tables.append(table_of(study, final, run, place, name))
     pd.concat(tables, ignore_index=True).to_csv(folder / BENCHMARK, index=False, float_format="%.6g")
     return folder
@@ -84,6 +83,16 @@ def benchmark_of(study: Study) -> Benchmark:
     return study.base.benchmark or Benchmark()
 
 
+def check_links(study: Study) -> None:
+    """Raise ScenarioError if other links have keys or values that cannot be used, or that decide what is learned."""
+    for name, layer in benchmark_of(study).links.items():
+        lines = {key: study.places.of(f"benchmark.links.{name}.{key}") for key in layer}
+        for variant in study.variants[:: study.base.repeats]:
+            places = variant.places.over(lines)
+            with places.locating():
+                check_same_training(variant, changed(variant.scenario, layer, places))
+
+
 def pilots(study: Study) -> Study:
     """Return the study of all variants at all rates, with the pilots' seeds.
 
@@ -95,12 +104,12 @@ def pilots(study: Study) -> Study:
         key = f"grid.{RATE}" if in_grid else RATE
         raise study.located(ScenarioError("is chosen by the benchmark from benchmark.rates", key=key))
     seeds = {variant.scenario.seed for variant in study.variants}
-    if not seeds.isdisjoint(range(benchmark.pilot_seed, benchmark.pilot_seed + benchmark.pilots)):
+    if benchmark.pilot_seed in seeds:
         problem = "must not be among the seeds of the comparison, on which nothing may be tuned"
         raise study.located(ScenarioError(problem, key="benchmark.pilot_seed", found=benchmark.pilot_seed))
     grid = [{**part, RATE: benchmark.rates} for part in ([own] if isinstance(own, dict) else own or [{}])]
     return extended(study, {"name": f"{study.name}-{RATES}", "seed": benchmark.pilot_seed,
-                            "repeats": benchmark.pilots, "grid": grid, "report.leakage": None})  # fmt: skip
+                            "repeats": 1, "grid": grid, "report.leakage": None})  # fmt: skip
 
 
 def best_rates(study: Study, tried: Study, folder: Path) -> list[float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from sfl_sim.runs.news import Began, Ended, Notify
 from sfl_sim.runs.trial import Settings, summary_of
 from sfl_sim.scenario.concerns import CONCERNS, NOT_LEARNED, differences
 from sfl_sim.scenario.fields import Concern
-from sfl_sim.scenario.load import Variant, digest, load
+from sfl_sim.scenario.load import Overrides, Variant, digest, load
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import RunFolder, TrialWriter
 from sfl_sim.store.columns import OP_DTYPE
@@ -111,7 +110,7 @@ class Repricing:
     Raises ScenarioError if there is no run or no override, or if one is not part of the system configuration alone.
     """
 
-    def __init__(self, folder: Path, overrides: Sequence[str]) -> None:
+    def __init__(self, folder: Path, overrides: Overrides) -> None:
         run = TrainedRun(folder, "run")
         stored = records_of(run)
         if not overrides:

@@ -1,4 +1,4 @@
-"""Arrivals of requests at clients: Poisson, in bursts, or from a trace."""
+"""Arrivals of requests at clients: Poisson, or from a trace."""
 
 from __future__ import annotations
 
@@ -34,16 +34,6 @@ def poisson(rates_per_s: ArrayLike, n_requests: int, rng: np.random.Generator) -
     rates = np.asarray(rates_per_s, dtype=np.float64)
     times_s = np.cumsum(rng.exponential(1 / rates.sum(), n_requests))
     return Arrivals(times_s, rng.choice(len(rates), n_requests, p=rates / rates.sum()))
-
-
-def bursts(rates_per_s: ArrayLike, n_requests: int, rng: np.random.Generator, *, size: int) -> Arrivals:
-    """Draw the first `n_requests` of bursts at Poisson instants: `size` requests of one client at once.
-
-    The rates (N,) are those of requests: a client has `size` times fewer bursts.
-    """
-    times_s, clients = poisson(np.asarray(rates_per_s) / size, -(-n_requests // size), rng)
-    of_burst = np.arange(n_requests) // size
-    return Arrivals(times_s[of_burst], clients[of_burst])
 
 
 def read_trace(path: str | Path, n_clients: int, key: str) -> Arrivals:

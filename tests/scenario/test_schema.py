@@ -40,7 +40,7 @@ def test_only_poisson_arrivals_need_no_kind():
     told = {name for name, each in schema["$defs"].items() if "const" in each.get("properties", {}).get("kind", {})}
     needed = {name for name in told if "kind" in schema["$defs"][name].get("required", [])}
 
-    assert {"Iid", "RhoOod", "OffloadRate", "Lognormal", "Bursts"} <= needed
+    assert {"Iid", "RhoOod", "OffloadRate", "Lognormal", "TraceArrivals"} <= needed
     assert told - needed == {"Poisson"}
 
 

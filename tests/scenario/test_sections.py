@@ -90,7 +90,6 @@ def test_of_alternatives_exactly_one_is_given(section, values, key):
         ("clients.network.shared.file", {"access_points", "capacity_bps", "backhaul_bps"}),
         ("servers.edge.macs_per_s", {"speedup"}),
         ("servers.edge.backbone.downlink_bps", {"profile"}),
-        ("benchmark.links.far.uplink_bps", {"profile"}),
         ("no.such.key", set()),
     ],
 )
@@ -135,11 +134,6 @@ def test_a_scenario_cannot_be_changed():
         ("train.local_epochs", [1], [2**63]),
         ("serving.requests", [None, 1], [2**31]),
         ("serving.batch.max_size", [1], [2**63]),
-        (
-            "serving.arrivals",
-            [{"kind": "bursts", "rate_per_s": 1, "size": 5}],
-            [{"kind": "bursts", "rate_per_s": 1, "size": 2**63}],
-        ),
         ("method.buffer", [1, [1, 2], "all", None, True, -3, 0.5], [10**30, [1, 10**30], 1e300, math.inf, math.nan]),
         (
             "clients.network.shared",

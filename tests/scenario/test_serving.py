@@ -7,7 +7,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import serving
 from sfl_sim.scenario.load import digest, dump, load, parse, served, training
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.scenario.serving import Bursts, FixedThreshold, Oracle, Poisson, Serving
+from sfl_sim.scenario.serving import FixedThreshold, Oracle, Poisson, Serving, TraceArrivals
 
 
 def sections(values, **others):
@@ -37,7 +37,6 @@ def test_every_key_is_described():
         ({"arrivals": {"kind": "poisson"}}, "serving.arrivals.rate_per_s: is missing"),
         ({"arrivals": {"kind": "poisson", "rate_per_s": -3}}, "serving.arrivals.rate_per_s: must be a number above 0"),
         ({"arrivals": {"kind": "poisson", "rate_per_s": [1, -1]}}, "serving.arrivals.rate_per_s.1: must be a num"),
-        ({"arrivals": {"kind": "bursts", "rate_per_s": 1, "size": 0}}, "serving.arrivals.size: must be a whole number"),
         ({"arrivals": {"kind": "trace"}}, "serving.arrivals.file: is missing"),
         ({"requests": 0}, "serving.requests: must be a whole number of at least 1 or null (found 0)"),
         ({"warm_up": 1}, "serving.warm_up: must be a number of at least 0 and below 1 (found 1)"),
@@ -68,14 +67,14 @@ def test_what_cannot_be_used_is_named_with_its_key(values, line):
 
 
 def test_another_kind_in_the_grid_does_not_keep_the_options_of_the_first():
-    base = {"threshold": {"kind": "fixed", "entropy": 0.4}, "arrivals": {"kind": "bursts", "rate_per_s": 2, "size": 3}}
+    base = {"threshold": {"kind": "fixed", "entropy": 0.4}, "arrivals": {"kind": "trace", "file": "mine.csv"}}
     grid = [
         {"serving.threshold.kind": ["fixed", "oracle"]},
         {"serving.arrivals.kind": "poisson", "serving.arrivals.rate_per_s": 5},
     ]
     same, oracle, poisson = sections(base, grid=grid)
     assert (same.threshold, oracle.threshold) == (FixedThreshold(entropy=0.4), Oracle())
-    assert oracle.arrivals == Bursts(rate_per_s=2, size=3)
+    assert oracle.arrivals == TraceArrivals(file="mine.csv")
     assert poisson.arrivals == Poisson(rate_per_s=5)
 
 

@@ -12,7 +12,7 @@ from sfl_sim.report.load import BENCHMARK, OWN_LINKS
 from sfl_sim.report.load import load as load_run
 from sfl_sim.runs.news import Reused, silent
 from sfl_sim.runs.trial import Settings
-from sfl_sim.scenario.load import parse
+from sfl_sim.scenario.load import load, parse
 from sfl_sim.store import Failure, RunFolder
 from sfl_sim.studies import benchmark
 from sfl_sim.studies.launch import Outcome, TrialsFailed
@@ -22,7 +22,9 @@ SCENARIO = {
     "model": {"name": "mlp", "cut": 1}, "clients": {"count": 3, "power": {"compute_w": 2.0, "radio": "wifi"}},
     "train": {"rounds": 2, "batch_size": 20, "on_nan": "stop"},
     "grid": {"method.name": ["splitfed_v1", "cse_fsl"]},
-    "benchmark": {"rates": [0.001, 0.5], "links": {"wifi": {"uplink_bps": 2e7, "downlink_bps": 5e7}}},
+    "benchmark": {
+        "rates": [0.001, 0.5], "links": {"wifi": {"clients.network": {"uplink_bps": 2e7, "downlink_bps": 5e7}}},
+    },
 }  # fmt: skip
 
 
@@ -178,32 +180,18 @@ def test_rates_of_the_scenario_are_refused():
 @pytest.mark.parametrize("name", ["as trained", "../up", ""])
 def test_names_of_links_are_names_of_folders(name):
     with pytest.raises(ScenarioError, match=r"benchmark\.links"):
-        study(benchmark={"links": {name: {"uplink_bps": 2e7, "downlink_bps": 5e7}}})
+        study(benchmark={"links": {name: {"clients.network.scale": 2}}})
 
 
-def test_further_methods_stand_behind_the_grid():
-    names = [variant.name for variant in benchmark.with_methods(study(repeats=1), ["fedavg"]).variants]
-    assert names == ["splitfed_v1", "cse_fsl", "fedavg"]
-    alone = benchmark.with_methods(study(repeats=1, grid={}, method="hydra"), ["fedavg"]).variants
-    assert [variant.scenario.method.name for variant in alone] == ["hydra", "fedavg"]
+@pytest.mark.parametrize("line", ["train.lr: 0.2", "clients.network.speed: 3", "clients.network.scale: 0"])
+def test_links_that_cannot_be_used_are_refused_in_their_line_before_any_training(tmp_path, line):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"benchmark:\n  links:\n    other:\n      {line}\n")
+    with pytest.raises(ScenarioError) as caught:
+        benchmark.check_links(load(path))
+    assert (caught.value.key, caught.value.line) == (line.partition(":")[0], 4)
 
 
-def test_pilots_that_all_diverge_end_it(tmp_path):
-    wild = study(benchmark={"rates": [1e25]}, repeats=1, grid={"method.name": ["splitfed_v1"]})
-    with pytest.raises(TrialsFailed, match="1 of 1 runs failed: splitfed_v1"):
-        benchmark.run_benchmark(wild, [], tmp_path, Settings(device="cpu", threads=1), quiet)
-
-
-def test_the_memory_of_a_client_is_that_of_the_deepest_cut_that_it_may_have():
-    """Also where the method chooses, whose clients begin with one layer."""
-
-    def needed(cut, name="splitfed_v1", **options):
-        method = {"method.name": [name], **{f"method.{key}": [value] for key, value in options.items()}}
-        own = {"model": {"name": "cnn_small", "cut": cut}, "grid": method}
-        return benchmark._about(study(**own).variants[0].scenario)["client_memory_bytes"]
-
-    fixed = [needed(cut) for cut in (1, 2, 3)]
-    assert len(set(fixed)) == 3
-    assert needed({"by": "greedy", "values": [1, 3]}) == max(fixed[0], fixed[2])
-    own = [needed(cut, "dtfl", tiers=[cut]) for cut in (1, 2, 3)]
-    assert needed(1, "dtfl", tiers=[1, 2, 3]) == max(own) > own[0]
+def test_links_can_be_set_in_the_command_line():
+    links = parse(SCENARIO, overrides=["benchmark.links.far.clients.network.scale=0.5"]).base.benchmark.links
+    assert links["far"] == {"clients.network.scale": 0.5}

@@ -5,7 +5,7 @@ import pytest
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
-from sfl_sim.system.arrivals import bursts, poisson, read_trace
+from sfl_sim.system.arrivals import poisson, read_trace
 
 RATES = np.array([1.0, 0.0, 3.0])
 
@@ -23,29 +23,8 @@ def test_each_client_has_a_poisson_process_of_its_own_rate():
     assert 1 not in clients
 
 
-def test_bursts_are_whole_at_one_client_and_bring_the_rate_of_requests_that_was_asked_for():
-    times_s, clients = bursts([0.0, 0.5], 4_000, stream(0, "arrivals"), size=4)
-    assert np.array_equal(times_s.reshape(-1, 4), np.repeat(times_s[::4, None], 4, axis=1))
-    assert set(clients) == {1}
-    assert len(times_s) / times_s[-1] == pytest.approx(0.5, rel=0.1)
-
-
-def test_of_the_last_burst_only_so_many_requests_come_as_are_drawn():
-    all_s, _ = bursts([2.0, 2.0], 999, stream(0, "arrivals"), size=3)
-    assert (np.diff(all_s) >= 0).all()
-    some_s, _ = bursts([2.0, 2.0], 998, stream(0, "arrivals"), size=3)
-    assert np.array_equal(some_s, all_s[:-1])
-
-
-def test_of_a_burst_that_is_larger_than_all_requests_only_those_are_drawn():
-    times_s, clients = bursts([1.0], 3, stream(0, "arrivals"), size=10**7)
-    assert len(times_s) == 3
-    assert not np.diff(times_s).any()
-    assert clients.tolist() == [0, 0, 0]
-
-
 def test_equal_streams_bring_equal_requests():
-    one, other = (bursts(RATES, 50, stream(3, "arrivals"), size=2) for _ in range(2))
+    one, other = (poisson(RATES, 50, stream(3, "arrivals")) for _ in range(2))
     assert np.array_equal(one.times_s, other.times_s)
     assert np.array_equal(one.clients, other.clients)
 

@@ -25,7 +25,6 @@ from sfl_sim.rng import stream
 from sfl_sim.scenario.data import RhoOod
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.serving import (
-    Bursts,
     Exponential,
     FixedThreshold,
     LatencyBudget,
@@ -40,7 +39,7 @@ from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.serving_station import ServingStation
-from sfl_sim.system.arrivals import Arrivals, bursts, poisson, read_trace
+from sfl_sim.system.arrivals import Arrivals, poisson, read_trace
 from sfl_sim.system.conditions import mean_one
 from sfl_sim.system.profiles import per_client, read_table
 from sfl_sim.training.executors import Timing
@@ -53,6 +52,8 @@ RATES_PER_S = (1e-6, 1e9)
 """Bounds of a fleet's rate, between which the clock can distinguish requests."""
 STEP = 0.05
 """Step by which a request moves an adaptive threshold, as a share of the maximum threshold."""
+IN_TIME = 0.95
+"""Share of the answers that `latency_budget` wants in time."""
 AIMS = {"fixed": "entropy", "offload_rate": "target", "latency_budget": "target_s"}
 """Parameter of each kind of threshold that is shown in tables."""
 NEWS = 100
@@ -178,12 +179,7 @@ class ServedFleet:
             return arrivals, _possible(rate_per_s, "serving.arrivals.file")
         rates_per_s = self._per_client(how.rate_per_s, "serving.arrivals.rate_per_s")
         rate_per_s = _possible(sum(rates_per_s), "serving.arrivals.rate_per_s")
-        rng = stream(self.scenario.seed, "arrivals")
-        if isinstance(how, Bursts):
-            arrivals = bursts(rates_per_s, n_requests, rng, size=how.size)
-        else:
-            arrivals = poisson(rates_per_s, n_requests, rng)
-        return arrivals, rate_per_s
+        return poisson(rates_per_s, n_requests, stream(self.scenario.seed, "arrivals")), rate_per_s
 
     def _thresholds(self, serving: Serving, answers: pd.DataFrame | None) -> Thresholds:
         """Return the thresholds by which clients offload; without answers they are probabilities of an exit."""
@@ -193,7 +189,7 @@ class ServedFleet:
         if isinstance(rule, OffloadRate):
             return learned(share=rule.target)
         if isinstance(rule, LatencyBudget):
-            return learned(share=1 - rule.share, budget_s=rule.target_s)
+            return learned(share=1 - IN_TIME, budget_s=rule.target_s)
         if answers is None:
             return Thresholds(self._exit_probability(serving))
         if isinstance(rule, Oracle):

@@ -17,7 +17,7 @@ from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.serving_station import ServingStation
-from sfl_sim.system.arrivals import bursts, poisson
+from sfl_sim.system.arrivals import poisson
 from sfl_sim.training.deployed import Deployed
 from sfl_sim.training.executors import Timing
 
@@ -86,7 +86,7 @@ def test_a_request_passes_the_queues_of_device_uplink_server_and_downlink(cuts):
 
 def test_a_requests_operations_follow_upon_one_another_and_bear_its_number():
     world = fleet(N, macs_per_s=1e4, uplink_bps=1e4, latency_s=0.01)
-    times_s, clients = arrivals = bursts([3.0] * N, 300, stream(0, "arrivals"), size=3)
+    times_s, clients = arrivals = poisson([3.0] * N, 300, stream(0, "arrivals"))
     entropies = stream(0, "entropies").random(300)
     requests, rows = serve(deployed(), world, arrivals, entropies, Thresholds([0.5] * N), max_batch=4, max_wait_s=0.05)
     told = {}
