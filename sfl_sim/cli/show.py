@@ -136,8 +136,6 @@ def landscape(
     runs: Runs,
     out: Annotated[Path | None, typer.Option(help="The page; by default landscape.html in the only run.")] = None,
     points: Annotated[int, typer.Option(max=9999, help="Points of the line through each model; odd.")] = 25,
-    plane_points: Annotated[int, typer.Option(max=999, help="Points along each side of the plane; odd.")] = 15,
-    span: Annotated[float, typer.Option(help="Extent of line and plane, in lengths of the model's filters.")] = 1.0,
     samples: Annotated[int, typer.Option(min=1, help="Number of test samples on which the loss is measured.")] = 1000,
     device: Device = "auto",
 ) -> None:
@@ -150,7 +148,7 @@ def landscape(
 
     page = place_of_page(out, ".html", ".parquet") if out else _page_of(runs, "landscape.html")
     with progress(Terminal(stderr=True)) as notify, blamed_on(*runs):
-        survey(runs, page, Extent(points, plane_points, span, samples), device=device, notify=notify)
+        survey(runs, page, Extent(points, samples), device=device, notify=notify)
     say(page)
 
 

@@ -29,7 +29,6 @@ from sfl_sim.report.pages.landscape import write_landscape
 from sfl_sim.rng import stream
 from sfl_sim.runs.interrupts import uninterrupted
 from sfl_sim.runs.news import Counted, Notify
-from sfl_sim.scenario.fields import LARGEST
 from sfl_sim.scenario.load import Variant, load
 from sfl_sim.store import models_of, write_file
 from sfl_sim.training.alternatives import replicas_by_name
@@ -39,44 +38,38 @@ from sfl_sim.training.hardware import PRECISIONS, keep_freed_memory, pick_device
 
 @dataclass(frozen=True)
 class Extent:
-    """Extent of the landscape that is evaluated.
+    """Extent of the landscape: a line and a plane, both as far as one length of the weights' filters.
 
     Attributes:
-        points: of a line, and `plane_points` along each side of a plane: odd, so that the model itself is one of them.
-        span: how far they reach, in lengths of the weights' filters.
+        points: of the line: odd, so that the model itself is one of them. Each side of the plane has 3/5 of them.
         samples: test samples in the loss of a point, stratified and the same in every run; all if there are no more.
 
     Raises ScenarioError for what makes no line.
     """
 
     points: int = 25
-    plane_points: int = 15
-    span: float = 1.0
     samples: int = 1000
 
     def __post_init__(self) -> None:
-        for key, number in (("--points", self.points), ("--plane-points", self.plane_points)):
-            if number < 3 or number % 2 == 0:
-                raise ScenarioError(
-                    "no line with the model in its middle", key=key, found=number, allowed="3, 5, 7, ..."
-                )
-        if not 0 < self.span <= LARGEST:
-            raise ScenarioError("is no length", key="--span", found=self.span, allowed=f"above 0, up to {LARGEST:g}")
+        if self.points < 3 or self.points % 2 == 0:
+            problem = "no line with the model in its middle"
+            raise ScenarioError(problem, key="--points", found=self.points, allowed="3, 5, 7, ...")
 
     @property
     def line(self) -> list[tuple[float, float]]:
-        """List points (alpha, beta) on the first direction."""
-        return [(alpha, 0.0) for alpha in self._offsets(self.points)]
+        """Points (alpha, beta) on the first direction."""
+        return [(alpha, 0.0) for alpha in _offsets(self.points)]
 
     @property
     def plane(self) -> list[tuple[float, float]]:
         """Points (alpha, beta) of a grid on both directions."""
-        offsets = self._offsets(self.plane_points)
+        offsets = _offsets(max(3, 3 * self.points // 5 | 1))
         return [(alpha, beta) for alpha in offsets for beta in offsets]
 
-    def _offsets(self, n: int) -> list[float]:
-        half = n // 2
-        return [self.span * i / half for i in range(-half, half + 1)]
+
+def _offsets(n: int) -> list[float]:
+    half = n // 2
+    return [i / half for i in range(-half, half + 1)]
 
 
 class Surroundings:

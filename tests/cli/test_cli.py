@@ -194,9 +194,9 @@ def test_the_help_of_every_command_has_an_example_that_it_understands(words, cap
 
 def test_there_are_few_commands_whose_help_fits_a_screen(capsys):
     sfl_sim("--help")
-    assert len(capsys.readouterr().out.splitlines()) <= 46
-    assert len(get_command(app).commands) <= 15
-    assert sum(len(command.params) for command in COMMANDS.values()) <= 108
+    assert len(capsys.readouterr().out.splitlines()) <= 36
+    assert len(get_command(app).commands) <= 14
+    assert sum(len(command.params) for command in COMMANDS.values()) <= 105
 
 
 @pytest.mark.parametrize("group", ["devices", "list", "live"])

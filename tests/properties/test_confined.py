@@ -45,7 +45,7 @@ def test_no_command_asks_the_network_for_anything(place, reached, capsys):
     main(["run", "theirs.yaml", "-q"])
     main(["report", "reports/theirs", "--export", "tables"])
     main(["reprice", "reports/theirs", "--set", "clients.network.scale=2", "-q"])
-    main(["landscape", "reports/theirs", "--points", "3", "--plane-points", "3", "--samples", "20"])
+    main(["landscape", "reports/theirs", "--points", "3", "--samples", "20"])
     main(["whatif", "theirs.yaml", "--vary", "server.workers=1,2", "-q"])
     main(["check", "theirs.yaml", "--partition", "who.html"])
     assert reached == []
@@ -102,7 +102,7 @@ def test_links_in_a_run_that_somebody_sent_are_not_followed_where_we_write(place
     planted(run, precious)
     (place / "tables").mkdir()
     (place / "tables" / "rounds.csv").symlink_to(precious)
-    main(["landscape", str(run), "--points", "3", "--plane-points", "3", "--samples", "20"])
+    main(["landscape", str(run), "--points", "3", "--samples", "20"])
     main(["report", str(run), "--export", "tables", "--out", str(run / "report.html")])
     assert precious.read_text() == "mine"
     assert not (run / "report.html").is_symlink()

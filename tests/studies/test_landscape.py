@@ -33,7 +33,7 @@ TINY = {
     "grid": {"method.name": ["splitfed_v1", "splitfed_v2"]},
 }
 BRIEF = {"repeats": 1, "grid": {}, "train": TINY["train"] | {"rounds": 1}}
-SMALL = Extent(points=3, plane_points=3, samples=100)
+SMALL = Extent(points=3, samples=100)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_a_line_through_a_linear_model_is_what_can_be_calculated_by_hand():
     data = images(20)
     x, y = data.x_train.double().flatten(1).numpy() / 255, data.y_train.numpy()
     surroundings = Surroundings(model, seed=5)
-    for alpha, beta in Extent(plane_points=5, span=2.0).plane:
+    for alpha, beta in Extent(points=9).plane:
         surroundings.move(alpha, beta)
         found = evaluate(model, data.x_train, data.y_train, N_LABELS, lambda x: x.double() / 255)
         scores = x @ (weight + alpha * first + beta * second).T + bias
@@ -124,19 +124,17 @@ def along(model, seed, by):
     return found
 
 
-def test_a_slice_has_the_model_in_its_middle_whatever_the_span():
-    extent = Extent(points=7, plane_points=3, span=0.7)
-    assert np.array(extent.line) == pytest.approx(np.array([(i * 0.7 / 3, 0) for i in range(-3, 4)]))
-    assert extent.line[3] == (0, 0)
-    assert extent.plane[4] == (0, 0)
-    assert extent.plane[1] == (-0.7, 0)
+def test_a_slice_has_the_model_in_its_middle():
+    assert Extent(points=5).line == [(alpha, 0) for alpha in (-1, -0.5, 0, 0.5, 1)]
+    plane = Extent(points=5).plane
+    assert (len(plane), plane[1], plane[4]) == (9, (-1, 0), (0, 0))
 
 
 # The command
 
 
 def test_the_command_leaves_a_page_and_a_table_in_the_run(ours, capsys):
-    sfl_sim("landscape", ours, "--points", 3, "--plane-points", 3, "--samples", 40)
+    sfl_sim("landscape", ours, "--points", 3, "--samples", 40)
     printed = capsys.readouterr()
     assert printed.out.strip() == str(ours / "landscape.html")
     assert "splitfed_v2 (seed 1), line  point 28/30" in printed.err
@@ -150,9 +148,6 @@ def test_the_command_leaves_a_page_and_a_table_in_the_run(ours, capsys):
         (["nowhere"], "nowhere is not a complete run folder"),
         (["{run}", "elsewhere"], "--out: several runs need a path"),
         (["{run}", "--points", "4"], "--points: no line with the model in its middle (found 4; allowed: 3, 5, 7, ...)"),
-        (["{run}", "--plane-points", "1"], "--plane-points: "),
-        (["{run}", "--span", "0"], "--span: is no length"),
-        (["{run}", "--span", "1e308"], "--span: is no length"),
         (["{run}", "--points", "999999999"], "Invalid value for '--points': "),
         (["{run}", "--device", "abacus"], "--device: "),
     ],
