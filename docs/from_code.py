@@ -56,7 +56,6 @@ EXAMPLES = {
     "report.representations": 400,
     "report.metrics": {"surest": "my_code:surest"},
     "serving.rho": 0.5,
-    "serving.arrivals: bursts.rate_per_s": 5,
     "serving.arrivals: trace.file": "requests.csv",
     "serving.service: measured.file": "service_s.csv",
     "serving.threshold: fixed.entropy": 0.5,

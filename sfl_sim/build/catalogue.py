@@ -175,8 +175,7 @@ def described() -> dict[str, dict[str, dict[str, Any]]]:
     from sfl_sim.methods import METHODS
     from sfl_sim.models.hugging_face import HuggingFace
     from sfl_sim.models.zoo import MODELS
-    from sfl_sim.scenario.method_names import NAMES
-    from sfl_sim.scenario.presets import PRESETS
+    from sfl_sim.scenario.presets import METHOD_PRESETS, ORDER_PRESETS
     from sfl_sim.sim.orders import OF_RUNS, ORDERS
     from sfl_sim.training.codecs import CODECS
 
@@ -184,7 +183,7 @@ def described() -> dict[str, dict[str, dict[str, Any]]]:
         "models": {**MODELS, "hf": HuggingFace},
         "datasets": DATASETS,
         "partitions": PARTITIONS,
-        "orders": {**ORDERS, **OF_RUNS, **PRESETS},
+        "orders": {**ORDERS, **OF_RUNS, **ORDER_PRESETS},
     }
     return {
         "methods": {
@@ -193,7 +192,7 @@ def described() -> dict[str, dict[str, dict[str, Any]]]:
         }
         | {
             name: {"about": f"{named.about}\n{named.paper}", "options": _options_schema(METHODS[named.host].Options)}
-            for name, named in NAMES.items()
+            for name, named in METHOD_PRESETS.items()
         },
         **{kind: {name: {"about": _first_line(thing)} for name, thing in of.items()} for kind, of in plain.items()},
         "codecs": {

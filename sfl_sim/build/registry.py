@@ -19,10 +19,9 @@ from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.libraries import LibraryModel
 from sfl_sim.models.zoo import Given, as_builder
 from sfl_sim.scenario.load import Study, value_of
-from sfl_sim.scenario.method_names import NAMES
 from sfl_sim.scenario.optional_sections import SHORT, Coding, WireSection
 from sfl_sim.scenario.own_code import find_object, is_object, require_permission
-from sfl_sim.scenario.presets import PRESETS
+from sfl_sim.scenario.presets import METHOD_PRESETS, ORDER_PRESETS
 from sfl_sim.scenario.problems import problems
 from sfl_sim.scenario.sections import MethodSection as MethodSection
 from sfl_sim.scenario.sections import ModelSection, Scenario
@@ -71,7 +70,7 @@ def find_model(model: ModelSection) -> Given:
 
 def find_method(name: str) -> type[Method]:
     """Return the method's class. Raises ScenarioError if there is none."""
-    known = METHODS | NAMES  # the latter are replaced, but may be suggested
+    known = METHODS | METHOD_PRESETS  # the latter are replaced, but may be suggested
     kind = named(name, known, "method.name", "methods")
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         raise ScenarioError("is not a subclass of sfl_sim.methods.Method", key="method.name", found=name)
@@ -80,7 +79,7 @@ def find_method(name: str) -> type[Method]:
 
 def find_order(name: str, key: str = "server.order") -> Order:
     """Return the order's function. Raises ScenarioError if there is none."""
-    known = ORDERS | OF_RUNS | (PRESETS if key == "server.order" else {})  # which is expanded, but may be suggested
+    known = ORDERS | OF_RUNS | (ORDER_PRESETS if key == "server.order" else {})  # expanded, but may be suggested
     order: Order = named(name, known, key, "orders")
     try:
         fits = callable(order(Roster([0], {0: 1}, recorded=[0])))

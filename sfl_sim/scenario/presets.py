@@ -1,23 +1,82 @@
-"""Presets: values of `server.order` that stand for several settings at once (docs/methods/orders.md#readings-of-hydra).
+"""Presets: names that stand for several settings at once, in `method` and in `server.order`.
 
-A stored scenario keeps a preset's name; `expand` puts the settings in its place where a scenario is put to use.
+Those of a method are replaced when a scenario is read, so that a run with the name and one with its settings are the
+same. Those of an order (docs/methods/orders.md#readings-of-hydra) follow keys that a grid may vary: a stored scenario
+keeps the name, and `expand` puts the settings in its place where a scenario is put to use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.fields import Section
-from sfl_sim.scenario.sections import Scenario
+
+if TYPE_CHECKING:
+    from sfl_sim.scenario.sections import Scenario
+
+
+class MethodPreset(NamedTuple):
+    """A method with settings, such as SplitLoRA: SplitFedV2 with adapters.
+
+    Attributes:
+        about, paper: what it is, and where it comes from.
+        host: the method.
+        settings: of sections, where the scenario does not give any itself.
+    """
+
+    about: str
+    paper: str
+    host: str
+    settings: Mapping[str, Mapping[str, Any]]
+
+
+METHOD_PRESETS = {
+    "local_loss": MethodPreset(
+        "cse_fsl whose clients send all activations, with a copy of part-2 for each, averaged every round.",
+        'Han et al., "Accelerating Federated Learning with Split Learning on Locally Generated Losses", 2021',
+        "cse_fsl",
+        {"method": {"server": "copies"}},
+    ),
+    "splitlora": MethodPreset(
+        "splitfed_v2 with adapters of rank 8 on q and v, uniform averages and AdamW.",
+        'Lin et al., "SplitLoRA: A Split Parameter-Efficient Fine-Tuning Framework for Large Language Models", 2024',
+        "splitfed_v2",
+        {
+            "lora": {"rank": 8, "alpha": 128.0, "targets": ["q", "v"], "aggregate": "separate"},
+            "train": {"agg_weights": "uniform", "optimizer": "adamw"},
+        },
+    ),
+}
+"""Presets by the name that `method` takes."""
+USUAL = {"agg_weights": "samples", "optimizer": "sgd"}
+"""Defaults that a preset replaces even where they are written, as a stored scenario writes them all."""
+
+
+def with_method_preset(values: Any) -> Any:
+    """Return a scenario's values with a preset of a method replaced by its settings; all others as they are."""
+    method = values.get("method") if isinstance(values, Mapping) else None
+    name = method.get("name") if isinstance(method, Mapping) else method
+    if not (isinstance(name, str) and name in METHOD_PRESETS):
+        return values
+    named = METHOD_PRESETS[name]
+    result = {**values, "method": {**(method if isinstance(method, Mapping) else {}), "name": named.host}}
+    for section, wanted in deepcopy(dict(named.settings)).items():
+        own = result.get(section) or {}
+        if isinstance(own, Mapping):
+            given = {key: value for key, value in own.items() if key not in wanted or USUAL.get(key) != value}
+            result[section] = {**own, **wanted, **given}
+    return result
 
 
 def expand(scenario: Scenario) -> Scenario:
-    """Replace a preset by its settings; gives the scenario itself if its order is no preset.
+    """Return the scenario with the preset of its order replaced by its settings; itself if its order is no preset.
 
     Raises ScenarioError if the scenario sets a key that the preset sets, or lacks one that the preset needs.
     """
-    preset = PRESETS.get(scenario.server.order)
+    preset = ORDER_PRESETS.get(scenario.server.order)
     return preset(scenario) if preset else scenario
 
 
@@ -48,8 +107,8 @@ def client_level(scenario: Scenario) -> Scenario:
     return _cyclic(scenario, "all")
 
 
-PRESETS: dict[str, Callable[[Scenario], Scenario]] = {"hydra_code": hydra_code, "client_level": client_level}
-"""The presets by the name that a scenario gives them."""
+ORDER_PRESETS: dict[str, Callable[[Scenario], Scenario]] = {"hydra_code": hydra_code, "client_level": client_level}
+"""Presets by the name that `server.order` takes."""
 
 
 def _cyclic(scenario: Scenario, burst: int | str) -> Scenario:

@@ -40,7 +40,6 @@ from sfl_sim.scenario.fields import (
     Unless,
 )
 from sfl_sim.scenario.given import spelled
-from sfl_sim.scenario.method_names import with_named_method
 from sfl_sim.scenario.optional_sections import (
     Availability,
     Coding,
@@ -52,6 +51,7 @@ from sfl_sim.scenario.optional_sections import (
     Shared,
     WireSection,
 )
+from sfl_sim.scenario.presets import with_method_preset
 from sfl_sim.scenario.serving import Serving
 
 OwnCode = Annotated[str, Field(pattern=":")]
@@ -531,7 +531,7 @@ class Scenario(Section):
     @model_validator(mode="before")
     @classmethod
     def _spell_out_objects(cls, values: object) -> object:
-        return with_named_method(spelled(values))
+        return with_method_preset(spelled(values))
 
     name: Annotated[str | None, Concern.SHOWING] = None
     """Name of the experiment; null means the file's name."""

@@ -24,7 +24,7 @@ from sfl_sim.scenario.concerns import NOT_LEARNED, without
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Study, changed
 from sfl_sim.scenario.own_code import Forbidden, Permission, permitted
-from sfl_sim.scenario.presets import PRESETS
+from sfl_sim.scenario.presets import ORDER_PRESETS
 from sfl_sim.scenario.sections import ClientCuts, Scenario
 from sfl_sim.scenario.vary import ALL, OPTION, Axis, Point, spread
 from sfl_sim.store import places
@@ -246,7 +246,7 @@ def evaluate(points: Sequence[Point], jobs: int = 1) -> Iterator[Answer]:
 
 def _structure(scenario: Scenario) -> str:
     """Return a text that is equal for scenarios with the same operations; a preset stands for more than an order."""
-    aside = NOT_STRUCTURE - {Concern.ORDER} if scenario.server.order in PRESETS else NOT_STRUCTURE
+    aside = NOT_STRUCTURE - {Concern.ORDER} if scenario.server.order in ORDER_PRESETS else NOT_STRUCTURE
     operations = scenario.server.include_model_exchange, scenario.data.root  # which take time; where other data may lie
     return json.dumps([without(scenario, aside), operations], sort_keys=True)
 

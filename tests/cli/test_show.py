@@ -15,7 +15,7 @@ import sfl_sim as package
 from sfl_sim.build.catalogue import catalogue
 from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import load
-from sfl_sim.scenario.method_names import NAMES
+from sfl_sim.scenario.presets import METHOD_PRESETS
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store.files import damaged, seal
 
@@ -120,7 +120,7 @@ def test_list_names_every_method_s_paper_its_year_and_its_options(capsys):
         _, paper, *options = about.split("\n")
         assert re.fullmatch(r"\w+ (et al\.|and \w+).* (19|20)\d\d", paper)
         assert [option.partition(" ")[0] for option in options] == list(
-            METHODS[NAMES[name].host if name in NAMES else name].Options.model_fields
+            METHODS[METHOD_PRESETS[name].host if name in METHOD_PRESETS else name].Options.model_fields
         )
         assert f"{name} {' '.join(about.split())}" in printed
 

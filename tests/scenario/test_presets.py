@@ -1,11 +1,13 @@
-"""Presets: a name for several settings, which is expanded where a scenario is put to use."""
+"""Presets: names that stand for several settings, of a method or of an order."""
 
 import numpy as np
 import pytest
+import torch
 
+from sfl_sim.build.catalogue import check_names
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.load import dump_study, parse
+from sfl_sim.scenario.load import dump, dump_study, parse
 from sfl_sim.scenario.yaml_text import read_value
 from sfl_sim.studies.partition_preview import preview
 
@@ -88,21 +90,90 @@ def test_the_partition_that_is_shown_is_the_one_that_the_preset_runs():
 
 
 @pytest.mark.parametrize(
-    ("values", "line"),
+    ("values", "key", "found"),
     [
-        (scenario("hydra_code", data={"partition": {"kind": "iid"}}), r"data\.partition\.kind: has no phi, .*'iid'"),
+        (scenario("hydra_code", data={"partition": {"kind": "iid"}}), "data.partition.kind", "iid"),
         (
             {**scenario("hydra_code"), "method": {"name": "hydra", "head_weights": "samples"}},
-            r"method\.head_weights: cannot be given together with server\.order hydra_code, .*\(found 'samples'\)",
+            "method.head_weights",
+            "samples",
         ),
-        (scenario("hydra_code", burst=2), r"server\.burst: cannot be given together with server\.order hydra_code"),
-        (scenario("client_level", burst=2), r"server\.burst: cannot be given together with server\.order client_level"),
-        (scenario("hydra_code", clients={"count": 3}), r"clients\.count: cannot be given together .*\(found 3\)"),
-        (scenario("hydra_cod"), "did you mean 'hydra_code'"),
-        (scenario("bounded_wait"), r"server\.max_wait_s: bounded_wait needs it"),
-        (scenario("client_level", max_wait_s=1), r"server\.max_wait_s: cannot be given together"),
+        (scenario("hydra_code", burst=2), "server.burst", 2),
+        (scenario("client_level", burst=2), "server.burst", 2),
+        (scenario("hydra_code", clients={"count": 3}), "clients.count", 3),
+        (scenario("client_level", max_wait_s=1), "server.max_wait_s", 1),
     ],
 )
-def test_what_does_not_go_together_is_one_line(values, line):
-    with pytest.raises(ScenarioError, match=line):
+def test_a_preset_needs_its_keys_free_and_hydra_s_code_a_phi(values, key, found):
+    with pytest.raises(ScenarioError) as caught:
         Experiment(parse(values).variants[0].scenario, None)
+    assert (caught.value.key, caught.value.found) == (key, found)
+
+
+def test_a_misspelled_preset_is_told_with_the_nearest_one():
+    with pytest.raises(ScenarioError, match="did you mean 'hydra_code'"):
+        Experiment(parse(scenario("hydra_cod")).variants[0].scenario, None)
+
+
+# Of methods
+
+
+TEXT = {
+    "data": {"name": "tokens"},
+    "model": {"name": "gpt_small", "cut": 2}, "clients": {"count": 2}, "train": {"rounds": 1, "batch_size": 6},
+}  # fmt: skip
+
+
+def with_method(**changes):
+    (variant,) = parse(TEXT | changes).variants
+    return variant.scenario
+
+
+def test_splitlora_is_splitfed_v2_with_its_settings():
+    found = with_method(method="splitlora")
+    assert (found.method.name, found.train.optimizer, found.train.agg_weights) == ("splitfed_v2", "adamw", "uniform")
+    assert (found.lora.rank, found.lora.alpha, found.lora.targets) == (8, 128.0, ["q", "v"])
+
+
+def test_keys_that_are_given_win():
+    found = with_method(
+        method={"name": "splitlora", "l2": 0.5}, lora={"rank": 2}, train=TEXT["train"] | {"optimizer": "adam"}
+    )
+    assert (found.lora.rank, found.lora.alpha) == (2, 128.0)
+    assert (found.train.optimizer, found.train.agg_weights) == ("adam", "uniform")
+    assert found.method.options == {"l2": 0.5}
+
+
+def test_local_loss_is_cse_fsl_with_copies():
+    assert with_method(method="local_loss").method.options == {"server": "copies"}
+    assert with_method(method={"name": "local_loss", "server": "shared"}).method.options == {"server": "shared"}
+
+
+def test_a_grid_may_name_them_and_variants_are_called_so():
+    variants = parse(TEXT | {"grid": {"method.name": ["splitfed_v2", "splitlora", "local_loss"]}}).variants
+    assert [variant.name for variant in variants] == ["splitfed_v2", "splitlora", "local_loss"]
+    assert [variant.scenario.method.name for variant in variants] == ["splitfed_v2", "splitfed_v2", "cse_fsl"]
+    assert [variant.scenario.lora is None for variant in variants] == [True, False, True]
+    assert [variant.scenario.train.agg_weights for variant in variants] == ["samples", "uniform", "samples"]
+
+
+def test_the_resolved_scenario_loads_back_equal():
+    found = with_method(method="splitlora")
+    assert parse(read_value(dump(found))).variants[0].scenario.lora == found.lora
+
+
+def test_the_name_and_the_keys_written_out_are_one_training():
+    digits = {"data": {"name": "digits", "train_samples": 60, "test_samples": 20}, "model": {"name": "mlp", "cut": 1},
+              "clients": {"count": 2}, "train": {"rounds": 1, "batch_size": 10}}  # fmt: skip
+    digests = []
+    for method in ("local_loss", {"name": "cse_fsl", "server": "copies"}):
+        (variant,) = parse(digits | {"method": method}).variants
+        experiment = Experiment(variant.scenario, torch.device("cpu"))
+        list(experiment.rounds())
+        digests.append((experiment.timeline_digest, experiment.weights_digest()))
+    assert digests[0] == digests[1]
+
+
+def test_an_option_that_the_host_has_not_got_is_refused():
+    with pytest.raises(ScenarioError, match="unknown key of cse_fsl"):
+        check_names(parse(TEXT | {"method": {"name": "local_loss", "tau": 3}}))
