@@ -256,9 +256,11 @@ def vocabulary_page() -> str:
 
 def inside_page() -> str:
     """Write the page of everything that has a name."""
-    intro = "What a scenario can name; `sfl-sim list` prints the same, with papers and options."
+    intro = "What a scenario can name, beside [methods](../methods/README.md#pages); `sfl-sim list` prints all of it."
     lines = ["# What is inside", "", intro]
     for kind, names in catalogue().items():
+        if kind == "methods":
+            continue
         lines += ["", f"## {kind.capitalize()}", "", "| | |", "|---|---|"]
         lines += [f"| `{name}` | {about.splitlines()[0]} |" for name, about in names.items()]
     return "\n".join(lines)
