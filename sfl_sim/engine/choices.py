@@ -131,8 +131,8 @@ def _raises(gains: Sequence[float], window: int) -> int:
 def _by_weight(rng: np.random.Generator, clients: NDArray[np.int64], weights: Floats, n: int) -> list[int]:
     """Draw without replacement, as likely as weights say; all alike if fewer than `n` have one."""
     likely = weights / weights.sum() if np.count_nonzero(weights) >= n else None  # some may be 0
-    found: list[int] = rng.choice(clients, n, replace=False, p=likely).tolist()
-    return found
+    chosen: list[int] = rng.choice(clients, n, replace=False, p=likely).tolist()
+    return chosen
 
 
 def _drawn(rng: np.random.Generator, clients: Sequence[int], n: int) -> Sequence[int]:
@@ -208,9 +208,9 @@ def find_choice(section: ChoiceSection | None) -> Chooser:
         raise ScenarioError("is no function", key=KEY, found=name)
     parameters, types = inspect.signature(choose).parameters, inspect.get_annotations(choose, eval_str=True)
     fields: dict[str, Any] = {
-        key: (types.get(key, Any), ... if one.default is one.empty else one.default)
-        for key, one in parameters.items()
-        if one.kind is one.KEYWORD_ONLY
+        key: (types.get(key, Any), ... if option.default is option.empty else option.default)
+        for key, option in parameters.items()
+        if option.kind is option.KEYWORD_ONLY
     }
     kind = pydantic.create_model(name, __config__=pydantic.ConfigDict(extra="forbid", strict=True), **fields)
     options = filled(kind, section.options if section else {}, section=KEY, head="kind", name=name)

@@ -147,17 +147,17 @@ class Evaluator:
         return answer_table(answers, test_sets, labels, counts)
 
     def _representations(self, method: Method, n: int) -> pd.DataFrame:
-        """Make the rows of representations.parquet: places of `n` test samples, each by the next client's model."""
+        """Make the rows of representations.parquet: points of `n` test samples, each by the next client's model."""
         labels, n_clients = self.setup.dataset.y_test.numpy()[:n], len(self.setup.shares)
         clients = np.arange(len(labels)) % n_clients
         models = [method.deployed(c) for c in range(n_clients)]
         network, prepare = method.task.network, self._images.prepare
         vectors = representations(models, clients, network, x=self._x[:n], prepare=prepare)
-        place = laid_out(vectors, self.setup.scenario.seed)
+        plane = laid_out(vectors, self.setup.scenario.seed)
         return pd.DataFrame(
             {
                 "client": clients, "sample": np.arange(len(labels)), "label": labels,
-                "x": place[:, 0], "y": place[:, 1], "silhouette": silhouettes(vectors, labels),
+                "x": plane[:, 0], "y": plane[:, 1], "silhouette": silhouettes(vectors, labels),
             }
         )  # fmt: skip
 
@@ -245,6 +245,6 @@ def check_snapshots(scenario: Scenario, method: Method) -> None:
     if scenario.servers:
         raise ScenarioError("look into one server, and cannot be taken of several", key="report.snapshots")
     if type(method).current is Method.current:
-        able = [one for one, kind in METHODS.items() if kind.current is not Method.current]
+        able = [name for name, kind in METHODS.items() if kind.current is not Method.current]
         raise ScenarioError(f"{name} cannot be asked within a round", key="report.snapshots", allowed=able)
     check_rounds(scenario, "report.snapshots.rounds", wanted.rounds)

@@ -84,7 +84,7 @@ class Crossed:
     """The messages about n samples that have crossed the cut. All arrays are in the order of the samples.
 
     Attributes:
-        index: (n,) place of each sample in the training set.
+        index: (n,) index of each sample in the training set.
         client: (n,) client that holds each sample.
         message: (n,) number of the mini-batch that each sample was in.
         smashed: (n, ...) activations as the server has got them, after defences and codec.
@@ -211,11 +211,11 @@ class Meter:
             front, back = self.method.sides(c if self.cuts[c] == cut else at_cut)
             for start in range(0, len(indices), self.batch_size):
                 index = indices[start : start + self.batch_size]
-                places = torch.from_numpy(index).to(self.images.x.device)
+                rows = torch.from_numpy(index).to(self.images.x.device)
                 with torch.no_grad():
-                    z = through(front, self.images.prepare(self.images.x[places]))
+                    z = through(front, self.images.prepare(self.images.x[rows]))
                 ids = (round, cut, c, start)
-                batches.append((index, np.full(len(index), c), *self._exchanged(z, self.images.y[places], back, ids)))
+                batches.append((index, np.full(len(index), c), *self._exchanged(z, self.images.y[rows], back, ids)))
         index, client, smashed, gradients = zip(*batches, strict=True)
         message = np.repeat(np.arange(len(batches)), list(map(len, index)))
         return Crossed(
@@ -318,8 +318,8 @@ class Reconstruction:
         by_chance = self._measures(self.drawn[self.others])
         for metric, values in self._measures(self.drawn).items():
             for client in [ALL, *np.unique(self.client).tolist()]:
-                own = (self.client == client) | (client == ALL)
-                value, chance = float(values[own].mean()), float(by_chance[metric][own].mean())
+                of_client = (self.client == client) | (client == ALL)
+                value, chance = float(values[of_client].mean()), float(by_chance[metric][of_client].mean())
                 yield {"client": client, "metric": metric, "value": value, "chance": chance}
 
     def _measures(self, drawn: NDArray[Any]) -> dict[str, NDArray[np.float64]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -101,7 +102,7 @@ def _scores(evaluation: Evaluation) -> Mapping[str, float | None]:
         return scores.of_pixels(evaluation.confusion)
     assert evaluation.outputs is not None
     assert evaluation.targets is not None
-    outputs, targets = (found.double().cpu().numpy() for found in (evaluation.outputs, evaluation.targets))
+    outputs, targets = (tensor.double().cpu().numpy() for tensor in (evaluation.outputs, evaluation.targets))
     return (scores.of_numbers if evaluation.goal is Goal.NUMBERS else scores.of_sets)(outputs, targets)
 
 
@@ -154,7 +155,8 @@ class ServerTable:
     def __init__(self, fleet: Fleet, queues: Mapping[ServerNode, Queueing]) -> None:
         self.fleet = fleet
         self.queues = queues
-        self._load: dict[str, dict[str, Any]] = {}
+        self._sums: dict[tuple[str, str], float] = defaultdict(float)
+        self._clients: dict[str, frozenset[int]] = defaultdict(frozenset)
         self._most_bytes: dict[ServerNode, int] = {}
         self._ended_s = 0.0
 
@@ -166,15 +168,12 @@ class ServerTable:
     def add(self, rows: Any, ended_s: float) -> None:
         """Add the operations of a round (`OP_DTYPE`), and its end."""
         self._ended_s = ended_s
-        for name, load in server_load(rows).iterrows():
-            known = self._load.setdefault(
-                str(name), {"jobs": 0, "busy_s": 0.0, "waited_s": 0.0, "clients": frozenset()}
-            )
-            for column, value in load.items():
-                if value == value:  # no NaN
-                    known[str(column)] = (
-                        known[str(column)] | value if column == "clients" else known[str(column)] + value
-                    )
+        load = server_load(rows)
+        for name, clients in load.pop("clients").dropna().items():
+            self._clients[str(name)] |= clients
+        for column, by_name in load.fillna(0).items():
+            for name, value in by_name.items():
+                self._sums[str(name), str(column)] += value
 
     def table(self) -> pd.DataFrame:
         """Make the table: servers.parquet."""
@@ -182,8 +181,8 @@ class ServerTable:
         return pd.DataFrame(rows).astype({"model_bytes": "Int64", "jobs": "int64"})
 
     def _row(self, node: ServerNode) -> dict[str, Any]:
-        load = self._load.get(str(node), {})
-        workers, busy_s, jobs = self.queues[node].workers, load.get("busy_s", 0.0), int(load.get("jobs", 0))
+        name, workers = str(node), self.queues[node].workers
+        busy_s, jobs = self._sums[name, "busy_s"], int(self._sums[name, "jobs"])
         tier = self.fleet.tiers.get(node.role)
         above, links = "", {"uplink_bps": np.nan, "downlink_bps": np.nan, "latency_s": np.nan}
         rate = self.fleet.server_macs_per_s
@@ -195,9 +194,9 @@ class ServerTable:
                 "latency_s": of_tier.latency_s[k],
             }  # fmt: skip
         return {
-            "server": str(node), "above": above, "workers": workers, "macs_per_s": rate, **links,
-            "clients": len(load.get("clients", ())), "jobs": jobs, "busy_s": busy_s,
-            "waited_s": load.get("waited_s", 0.0) / jobs if jobs else np.nan,
+            "server": name, "above": above, "workers": workers, "macs_per_s": rate, **links,
+            "clients": len(self._clients[name]), "jobs": jobs, "busy_s": busy_s,
+            "waited_s": self._sums[name, "waited_s"] / jobs if jobs else np.nan,
             "busy": busy_s / (workers * self._ended_s) if self._ended_s and np.isfinite(workers) else np.nan,
             "model_bytes": self._most_bytes.get(node, pd.NA),
         }  # fmt: skip

@@ -38,7 +38,7 @@ class Leg:
     """Operations of a branch that nothing interrupts once the first of them has started.
 
     Attributes:
-        first, end: places of the first operation, and behind the last one, among those of the stage.
+        first, end: index of the first operation, and behind the last, among those of the stage.
         client: whose job the first operation is; None if it is no job at the server.
         awaited: events for which the leg waits.
         occurring: events that occur when it has ended.
@@ -68,9 +68,9 @@ class Stage:
         begins: the first leg of each branch.
         missing: how much must come before each leg: the end of the leg before it in the branch, and events.
         straight: the legs that begin with a job and end with the arrival of their branch's next job, and nothing else.
-        filled: the legs that have operations; heads: places of their first ones.
+        filled: the legs that have operations; heads: indices of their first operations.
         resumed: of those legs, the ones that are not requested when the operation before them ends.
-        chains: places of the second operations of all legs, of the third ones, ...
+        chains: indices of the second operations of all legs, of the third ones, ...
     """
 
     def __init__(self, branches: Sequence[BranchEntries], announced: Expect | None = None) -> None:
@@ -110,15 +110,15 @@ class Stage:
         self._demands = list(numbers)
 
     def durations(self, duration_of: Callable[[Demand], Duration]) -> list[list[Duration]]:
-        """Give each operation's duration, leg by leg; operations with the same demand are priced once.
+        """Return the operations' durations, leg by leg; operations with the same demand are priced once.
 
         Raises NotPlannable if something takes no number of seconds: an event loop can say what.
         """
-        each = [duration_of(demand) for demand in self._demands]
-        if not all(0 <= one < inf for one in each if isinstance(one, float)):
+        priced = [duration_of(demand) for demand in self._demands]
+        if not all(0 <= duration < inf for duration in priced if isinstance(duration, float)):
             raise NotPlannable("something takes no number of seconds")
-        of_all = [each[demand] for demand in self._demand]
-        return [of_all[leg.first : leg.end] for leg in self.legs]
+        durations = [priced[number] for number in self._demand]
+        return [durations[leg.first : leg.end] for leg in self.legs]
 
 
 class TimedStage:
@@ -144,16 +144,16 @@ class TimedStage:
         services = (of_leg[0] for leg, of_leg in zip(stage.legs, durations, strict=True) if leg.client is not None)
         if (stage.announced or self.workers > 1) and stage.bringing > self.workers and 0.0 in services:
             raise NotPlannable("a job takes no time: which client comes next depends on events of one instant")
-        of_all = [*chain.from_iterable(durations)]
-        self._seconds = None if any(isinstance(one, Foreseen) for one in of_all) else np.array(of_all, dtype=float)
-        self.is_steady = self._seconds is not None
+        flat = [*chain.from_iterable(durations)]
+        self.is_steady = not any(isinstance(duration, Foreseen) for duration in flat)
+        self._seconds = np.array(flat, dtype=float) if self.is_steady else None
         self.short: list[tuple[float, list[float]] | None] = [None] * len(durations)
         for number in stage.straight:
             service_s, *after = cast("list[float]", durations[number])
             self.short[number] = service_s, after
 
     def times(self, start_s: float, turns: Turns) -> tuple[Floats, Floats, Floats]:
-        """Give the times at which the operations are requested, start and end: three arrays of seconds, (operations,).
+        """Return three arrays of seconds, (operations,): when the operations are requested, start and end.
 
         Args:
             start_s: when the branches begin.
@@ -176,8 +176,8 @@ class TimedStage:
         else:
             ended_s = np.empty(len(stage.rows))
             ended_s[stage.heads] = began_s + self._seconds[stage.heads]
-            for places in stage.chains:
-                ended_s[places] = ended_s[places - 1] + self._seconds[places]
+            for indices in stage.chains:
+                ended_s[indices] = ended_s[indices - 1] + self._seconds[indices]
         requested_s = np.roll(ended_s, 1)
         requested_s[stage.heads[stage.resumed]] = np.array(walk.requested_s)[stage.filled][stage.resumed]
         started_s = requested_s.copy()
@@ -226,8 +226,8 @@ class _StageWalk:
         waiting: dict[int, tuple[float, int]] = {}
         for client in turns:
             while jobs:
-                arrived_s, one, leg = jobs.pop()
-                waiting[one] = arrived_s, leg
+                arrived_s, newcomer, leg = jobs.pop()
+                waiting[newcomer] = arrived_s, leg
             if client not in waiting:
                 return
             arrived_s, leg = waiting.pop(client)
@@ -287,7 +287,7 @@ class _StageWalk:
 
 
 def _legs(branch: BranchEntries, first: int) -> Iterator[Leg]:
-    """Split a branch whose operations have places from `first` on."""
+    """Split a branch whose operations have indices from `first` on."""
     leg = Leg(first, first)
     occurred: set[Event] = set()
     for item in branch:
@@ -317,10 +317,8 @@ def _by_rank(n: int, heads: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 def _rows(entries: Sequence[PlannedOperation]) -> NDArray[np.void]:
     rows = np.zeros(len(entries), dtype=OP_DTYPE)
-    for column, values in zip(
-        ("node", "kind", "step", "client", "macs", "bytes"), zip(*entries, strict=True), strict=False
-    ):
-        rows[column] = values
+    for column in ("node", "kind", "step", "client", "macs", "bytes"):
+        rows[column] = [getattr(entry, column) for entry in entries]
     return rows
 
 

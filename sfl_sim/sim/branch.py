@@ -14,7 +14,7 @@ from sfl_sim.sim.nodes import Link
 Callbacks = list[Callable[[Any], None]]
 
 WAITS: Any = object()
-"""What carrying out an operation gives if the flow has to wait for its result."""
+"""What carrying out an operation returns if the flow has to wait for its result."""
 
 
 NOTHING = (_ for _ in ())
@@ -38,7 +38,7 @@ class Branch(simpy.Event):
         link: that it takes, if it sends.
         requested_s, started_s, lasts_s, lost_s: of the operation: its request, its start, its duration, and the instant
             at which it is lost.
-        ended_s: end of the operation, where that was told and is not now.
+        ended_s: end of the operation as a node has reported it, in a live run.
         branches, n_left, n_wanted: those of the `par` under way, the number of them that have not ended, and of those
             for which it still waits.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import inf
 
 from sfl_sim.sim.dropouts import Dropouts
@@ -71,7 +70,3 @@ class ClientResources:
         """Free the client's device and links, whose operations are lost now."""
         for free_s in (self._device_free_s, self._uplink_free_s, self._downlink_free_s):
             free_s[client] = min(free_s[client], now_s)
-
-    def pieces(self, link: Link, start_s: float) -> Iterator[tuple[float, float]]:
-        """Generate the rates of a `link` from `start_s` on, as `Prices.pieces`."""
-        return self.prices.pieces(link, start_s)

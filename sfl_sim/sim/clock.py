@@ -60,7 +60,7 @@ class TimedPlan:
         self._timed = [TimedStage(stage, stage.durations(seconds), events.workers) for stage in plan.stages]
 
     def turns(self, round: int) -> tuple[Turns, ...]:
-        """Give the sequence in which each stage's clients are served in a round: the only difference between rounds.
+        """Return, for each stage, the sequence of its clients' jobs in a round: the only difference between rounds.
 
         Raises NotPlannable if the turns depend on times; or are not those of the jobs: an event loop would get stuck,
         and can say where.
@@ -86,20 +86,20 @@ class TimedPlan:
         return tuple(served)
 
     def run(self, start_s: float, round: int, turns: Sequence[Turns]) -> tuple[NDArray[np.void], float]:
-        """Give the rows of a round that begins at `start_s` (`OP_DTYPE`), in order of their end, and the round's end.
+        """Return the rows (`OP_DTYPE`) of a round that begins at `start_s`, in order of their end, and the round's end.
 
         Raises NotPlannable if jobs are never served, or something never ends.
         """
         self.events.resources.prices = self.prices
-        now_s, found = start_s, [np.empty((3, 0))]
+        now_s, times_of_stages = start_s, [np.empty((3, 0))]
         for stage, served in zip(self._timed, turns, strict=True):
             with rare_garbage_collection():
                 times_s = np.stack(stage.times(now_s, served))
-            found.append(times_s)
+            times_of_stages.append(times_s)
             now_s = float(times_s[-1].max(initial=now_s))
         if now_s == inf:
             raise NotPlannable("something never ends")
-        times_s = np.concatenate(found, axis=1)
+        times_s = np.concatenate(times_of_stages, axis=1)
         order = np.argsort(times_s[-1])
         rows = self.plan.rows.take(order)  # 14 times as fast as by an index
         rows["round"] = round
@@ -107,18 +107,18 @@ class TimedPlan:
         return rows, now_s
 
 
-def stages(found: FlowTrace) -> list[Stage]:
+def stages(traced: FlowTrace) -> list[Stage]:
     """Split a round into consecutive stages. Raises NotPlannable if that is not possible."""
     plan: list[Stage] = []
     announced: Expect | None = None
-    for item in found:
+    for item in traced:
         if isinstance(item, Expect):
             if announced:
                 raise NotPlannable("jobs are announced for two states")
             announced = item
             continue
         branches = item.branches if isinstance(item, Fork) else [[item]]
-        chains = [[one for one in branch if isinstance(one, PlannedOperation | Wait | Occur)] for branch in branches]
+        chains = [[step for step in branch if isinstance(step, PlannedOperation | Wait | Occur)] for branch in branches]
         if sum(map(len, chains)) < sum(map(len, branches)):
             raise NotPlannable("a branch forks or announces jobs")
         plan.append(Stage(chains, announced))
@@ -214,7 +214,7 @@ class Clock:
                 self._plans[like] = Plan(flow(), self.events.prices)
             except NotPlannable as reason:
                 self._plans[like] = str(reason)
-        found = self._plans[like]
-        if isinstance(found, str):
-            raise NotPlannable(found)
-        return found
+        plan = self._plans[like]
+        if isinstance(plan, str):
+            raise NotPlannable(plan)
+        return plan

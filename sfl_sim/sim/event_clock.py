@@ -58,7 +58,7 @@ class EventClock:
         order: makes each round's order policy for states that a flow `expect`s jobs on.
         workers: number of server workers.
         station: makes the server of an event loop and of so many workers: for training, or a `ServingStation`.
-        environment: makes an event loop that begins at an instant; another one than SimPy's may keep another time.
+        environment: makes an event loop that begins at an instant; that of a live run keeps the wall's time.
         operations: makes what carries operations out in it.
         burst: consecutive jobs of a chosen client.
         labels: the clients' dominant labels, for orders that ask.
@@ -67,7 +67,7 @@ class EventClock:
         seed: of the run; the order's random stream is (seed, round).
         include_model_exchange: False lets models and averages take no time (docs/methods/timing.md).
         dropouts: which operations are lost in rounds; None: none.
-        queues: how the servers of tiers serve jobs; one that is not named does as the main server.
+        queues: how the servers of tiers serve jobs; those that are not named do as the main server.
 
     Attributes:
         records: rows of all operations, what was read, and what was lost.
@@ -273,9 +273,9 @@ class EventClock:
         self.env.schedule(branch, URGENT if flows else NORMAL)
 
     def _begin_branches(self, branch: Branch) -> None:
-        for one in branch.branches:
-            if one.flow.gi_frame is not None:  # not overtaken by one that has ended at once
-                self._go_on(one)
+        for child in branch.branches:
+            if child.flow.gi_frame is not None:  # not overtaken by a branch that has ended at once
+                self._go_on(child)
 
     def _all_ended(self, branch: Branch) -> None:
         """Let a branch go on all of whose branches have ended, after what was to happen at this instant anyway."""
@@ -288,19 +288,19 @@ class EventClock:
         """Lose the clients whose flows have not ended, of those that a branch runs in parallel."""
         branch.n_wanted = inf
         flows = zip(branch.op.names, list(branch.branches), strict=True)
-        late = {client: one for client, one in flows if one.flow.gi_frame is not None}
+        late = {client: child for client, child in flows if child.flow.gi_frame is not None}
         self.dropouts.overtake(late)
-        for client, one in late.items():
-            self._lose(client, one)
+        for client, child in late.items():
+            self._lose(client, child)
             self._operations.leave(client)
 
     def _lose(self, client: int, branch: Branch) -> None:
         """Raise `Lost` in a client's flow and in those that it runs in parallel, where they wait for the client."""
         op, error = branch.op, None
         if isinstance(op, Par):
-            for one in list(branch.branches):
-                if one.flow.gi_frame is not None:
-                    self._lose(client, one)
+            for child in list(branch.branches):
+                if child.flow.gi_frame is not None:
+                    self._lose(client, child)
         elif op is None or isinstance(op, Wait):
             error = Lost(client)
         elif isinstance(op, On | Send):

@@ -24,7 +24,7 @@ class Link(NamedTuple):
         client: the client that records name: the sender if it is one.
         uplink_of, downlink_of: the clients at its ends; None at a server.
         tier: name of the tier of the lower server; empty if a client is at an end.
-        server: place of the server at its end, or of the upper one.
+        server: place of the server at its end, or of the upper server.
         reach_s: latency beyond that of the clients' own links.
         up: when the server at its end is up; None if always.
     """
@@ -76,6 +76,11 @@ class Nodes(dict[Node, Processor]):
         processor = self[node] = self._of_clients[client]
         return processor
 
+    def check(self, *nodes: Node) -> None:
+        """Raise ScenarioError if one of the `nodes` is not there."""
+        for node in nodes:
+            self[node]
+
 
 class _LinksByEnds(dict[tuple[Node, Node], Link | None]):
     """Links between nodes; those between clients, which may be very many, are made anew each time."""
@@ -86,8 +91,7 @@ class _LinksByEnds(dict[tuple[Node, Node], Link | None]):
         self._at = {str(node): (tier, k) for tier in tiers.values() for k, node in enumerate(tier.nodes)}
 
     def __missing__(self, ends: tuple[Node, Node]) -> Link | None:
-        for node in ends:
-            self._nodes[node]  # which refuses one that is not there
+        self._nodes.check(*ends)
         link = link_between(*ends)
         if any(isinstance(node, ServerNode) for node in ends):
             if self._at:
@@ -120,26 +124,23 @@ class _LinksByEnds(dict[tuple[Node, Node], Link | None]):
 
 
 def client_of(op: On) -> int:
-    """Give the client of an operation: of the device, or of a job at a server; `NOBODY` if it belongs to none.
+    """Return the client of an operation: of the device, or of a job at a server; `NOBODY` if it belongs to none.
 
     A job belongs to the maker of the first value that its step takes.
     """
     if not isinstance(op.node, ServerNode):
         return op.node
-    for argument in op.args:
-        if isinstance(argument, Value):
-            maker = argument.maker
-            return places.NOBODY if maker is None or isinstance(maker, ServerNode) else maker
-    return places.NOBODY
+    first = next((argument for argument in op.args if isinstance(argument, Value)), None)
+    return places.NOBODY if first is None else owner(first)
 
 
 def owner(value: Value) -> int:
-    """Give the client that made a value, or `NOBODY`."""
+    """Return the client that made a value, or `NOBODY`."""
     maker = value.maker
     return places.NOBODY if maker is None or isinstance(maker, ServerNode) else maker
 
 
 def maker_of(op: On) -> Node:
-    """Give the maker of an operation's result: its node, or the client whose job at a server it is."""
+    """Return the maker of an operation's result: its node, or the client whose job at a server it is."""
     client = client_of(op)
     return op.node if client == places.NOBODY else client

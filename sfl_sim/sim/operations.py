@@ -55,23 +55,23 @@ class Recording:
 
     def take(self) -> NDArray[np.void]:
         """Give all operations since the last call, as an `OP_DTYPE` array in order of their end."""
-        found = [rows for rows in self._parts() if len(rows)]
-        rows = in_order(found[0] if len(found) == 1 else np.concatenate([*found, np.empty(0, OP_DTYPE)]))
+        parts = [rows for rows in self._parts() if len(rows)]
+        rows = in_order(parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, OP_DTYPE)]))
         self.rows, self._added = bytearray(), []
         return rows
 
     def take_reads(self) -> list[float]:
         """Give the numbers that flows have read since the last call."""
-        found, self.reads = self.reads, []
-        return found
+        reads, self.reads = self.reads, []
+        return reads
 
     def take_dropouts(self) -> list[Dropout]:
         """Give the operations that were lost since the last call."""
-        found, self.dropouts = self.dropouts, []
-        return found
+        dropouts, self.dropouts = self.dropouts, []
+        return dropouts
 
     def add(self, rows: NDArray[np.void]) -> None:
-        """Add `rows` that another clock has found."""
+        """Add `rows` that the array clock has timed."""
         self._added.append(rows)
 
     def last_end_s(self, otherwise_s: float) -> float:
@@ -108,18 +108,20 @@ class Executor(Protocol):
         """Complete the work that is left at the end of a round."""
 
 
-def ways(env: simpy.Environment, resources: ClientResources) -> dict[str, tuple[ClientResources, SharedLinks | None]]:
-    """Give what carries messages: by tier, its servers' links to the tier above; without a tier, the clients' links."""
-    of_all = {"": resources}
+TierLinks = tuple[ClientResources, SharedLinks | None]
+
+
+def links_by_tier(env: simpy.Environment, resources: ClientResources) -> dict[str, TierLinks]:
+    """Return the resources and shared links that messages upwards from each tier take; '' stands for clients."""
+    by_tier = {"": resources}
     for name, tier in resources.prices.fleet.tiers.items():
         prices = Prices(tier.servers, resources.prices.include_model_exchange)
-        of_all[name] = ClientResources(prices, Dropouts(), 0)
-    topologies = {id(one): one for each in of_all.values() if (one := each.prices.fleet.topology) is not None}
-    of_topology = {
-        number: SharedLinks(env, one, lambda link, s: of_all[link.tier].pieces(link, s))
-        for number, one in topologies.items()
-    }
-    return {name: (each, of_topology.get(id(each.prices.fleet.topology))) for name, each in of_all.items()}
+        by_tier[name] = ClientResources(prices, Dropouts(), 0)
+    shared: dict[int, SharedLinks] = {}  # by topology, which tiers may have in common
+    for of_tier in by_tier.values():
+        if (topology := of_tier.prices.fleet.topology) is not None and id(topology) not in shared:
+            shared[id(topology)] = SharedLinks(env, topology, lambda link, s: by_tier[link.tier].prices.pieces(link, s))
+    return {name: (of_tier, shared.get(id(of_tier.prices.fleet.topology))) for name, of_tier in by_tier.items()}
 
 
 class Operations:
@@ -169,12 +171,9 @@ class Operations:
         self.prices = prices
         self.dropouts = resources.dropouts
         self._links = prices.nodes.links
-        self._ways = ways(env, resources)
-        self._up = {
-            node: there
-            for tier in prices.fleet.tiers.values()
-            for node, there in zip(tier.nodes, tier.servers.presence or (), strict=False)
-        }
+        self._links_by_tier = links_by_tier(env, resources)
+        stays = ((tier.nodes, tier.servers.presence or ()) for tier in prices.fleet.tiers.values())
+        self._up = {node: up for nodes, ups in stays for node, up in zip(nodes, ups, strict=False)}
         self._watched_s: dict[int, float] = {}
         self._n_lost = 0
         self.round = 0
@@ -224,9 +223,9 @@ class Operations:
         self.records.rows += row_bytes(*self._step(branch, branch.op.node, DEVICE))
         self.go_on(branch, branch.result)
 
-    def _step(self, branch: Branch, client: int, place: str) -> OperationRow:
+    def _step(self, branch: Branch, client: int, node: str) -> OperationRow:
         """Make the row of a step that has ended now, on a client's device or as its job at a server."""
-        return (place.encode(), branch.op.step.name.encode(), self.round, branch.result.step, client,
+        return (node.encode(), branch.op.step.name.encode(), self.round, branch.result.step, client,
                 branch.requested_s, branch.started_s, self.ended_s(branch), branch.macs, 0)  # fmt: skip
 
     def _lose_step(self, branch: Branch, lost_s: float) -> Lost:
@@ -305,7 +304,7 @@ class Operations:
         if not self.prices.travels(payload):
             self.records.rows += row_bytes(*self._message(branch, payload.size_bytes))
             return payload
-        resources, shared = self._ways[link.tier]
+        resources, shared = self._links_by_tier[link.tier]
         if shared is not None:
             return self._drive(branch, self._share(shared, branch))
         started_s, lasts_s, lost_s = resources.move(link, requested_s, payload.size_bytes)
@@ -327,7 +326,7 @@ class Operations:
                 branch.requested_s, branch.started_s, self.ended_s(branch), 0.0, int(moved_bytes))  # fmt: skip
 
     def ended_s(self, branch: Branch) -> float:
-        """Give the instant at which the operation of a branch, or what is left of it, has ended: now."""
+        """Return the instant at which the operation of a branch, or what is left of it, has ended: now."""
         return self.env.now
 
     def read(self, _: Branch, op: Read) -> Any:
@@ -346,7 +345,7 @@ class Operations:
     def _share(self, links: SharedLinks, branch: Branch) -> Generator[simpy.Event, Any, Any]:
         """Move a payload over shared links: its duration depends on the other messages."""
         link, size_bytes = branch.link, branch.result.size_bytes
-        resources, _ = self._ways[link.tier]
+        resources, _ = self._links_by_tier[link.tier]
         lost_s = resources.dropouts.message_at_s(link.ends, branch.requested_s)
         wire_bytes = resources.prices.wire_bytes(size_bytes)
         branch.started_s, moved_bytes = yield from links.transfer(link, wire_bytes, lost_s)
@@ -440,7 +439,7 @@ class Operations:
     def _look_after(self, client: int, watched_s: float, _: simpy.Event) -> None:
         """Lose the client's jobs, unless the round has ended; watch again if the clock's rounding came too early."""
         if self._watched_s.get(client) != watched_s:
-            return  # another watch of a later round has replaced this one
+            return  # a watch of a later round has replaced this watch
         del self._watched_s[client]
         lost_s = self.dropouts.at_s(client, self.env.now)
         if lost_s <= self.env.now:

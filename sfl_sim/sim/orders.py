@@ -261,7 +261,7 @@ class LabelsInTurn:
     def __init__(self, clients: Sequence[int], labels: Sequence[int]) -> None:
         self.labels = labels
         unserved = dict.fromkeys(labels[client] for client in clients)
-        self._last_served = {label: place - len(unserved) for place, label in enumerate(unserved)}
+        self._last_served = {label: index - len(unserved) for index, label in enumerate(unserved)}
         self._services = count()
         self._lines = {label: deque[Job]() for label in unserved}
         self._heap: list[tuple[int, int]] = []
@@ -316,8 +316,8 @@ def recorded(roster: Roster) -> OrderPolicy:
     """
     turns = [client for client in roster.recorded if client in roster.left]
     for client, left in roster.left.items():
-        if (there := turns.count(client)) != left:
-            problem = f"client {client} brings {left} jobs to this round, and brought {there} to the recorded one"
+        if (n_recorded := turns.count(client)) != left:
+            problem = f"client {client} brings {left} jobs to this round, and brought {n_recorded} to the recorded one"
             raise ScenarioError(problem, key="server.recorded")
     return InTurn(iter(turns))
 

@@ -62,7 +62,7 @@ class Prices:
 
         Raises ScenarioError if there is no such node, NonFiniteError if its work is no number of MACs.
         """
-        self.nodes[op.node]  # which refuses one that is not there
+        self.nodes.check(op.node)
         work, result = self._work_and_result(op)
         if op.step.aggregates and not self.include_model_exchange:
             return Computing(op.node, Work.of(0)), result

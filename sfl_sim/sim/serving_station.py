@@ -11,9 +11,9 @@ import simpy
 from simpy.events import NORMAL
 
 from sfl_sim.ops import On
+from sfl_sim.sim.branch import Callbacks
 from sfl_sim.sim.station import LAST, Job
 
-_EventCallbacks = list[Callable[[simpy.Event], None]]
 _Line = list[tuple[float, int, int, Job]]
 """A heap of jobs that may form one batch, each with its rank: arrival, client id, sequence."""
 
@@ -132,7 +132,7 @@ class ServingStation:
         for job in batch:
             job.customer.served(job)
 
-    def _schedule(self, callbacks: _EventCallbacks, delay_s: float, priority: Any = NORMAL) -> None:
+    def _schedule(self, callbacks: Callbacks, delay_s: float, priority: Any = NORMAL) -> None:
         event = simpy.Event(self.env)
         event._ok, event._value, event.callbacks = True, None, callbacks
         self.env.schedule(event, priority, delay_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -13,7 +12,6 @@ from sfl_sim.sim.client_resources import ClientResources
 from sfl_sim.sim.nodes import Link, client_of, maker_of
 from sfl_sim.sim.prices import Computing, Moving, Prices
 from sfl_sim.store.places import DEVICE
-from sfl_sim.system.links import RateTrace
 
 
 class NotPlannable(Exception):
@@ -58,62 +56,49 @@ def trace(flow: Flow, prices: Prices) -> FlowTrace:
 
 
 def _trace(flow: Flow, prices: Prices) -> tuple[FlowTrace, Any]:
-    found: FlowTrace = []
+    traced: FlowTrace = []
     result: Any = None
     while True:
         try:
             op = flow.send(result)
         except StopIteration as stop:
-            return found, stop.value
+            return traced, stop.value
         result = None
         if isinstance(op, On):
             computing, result = prices.computing(op)
             result.maker = maker_of(op)
-            found.append(_job(op, result.step, computing))
+            traced.append(_job(op, result.step, computing))
         elif isinstance(op, Send):
             link = prices.nodes.links[op.src, op.dst]
             result = op.payload.snapshot()
             if link is not None:
-                found.append(_message(link, result, prices))
+                traced.append(_message(link, result, prices))
         elif isinstance(op, Par):
             branches = [_trace(branch, prices) for branch in op.flows]
-            found.append(Fork([branch for branch, _ in branches]))
+            traced.append(Fork([branch for branch, _ in branches]))
             values = [value for _, value in branches]
             result = values if op.names is None else dict(zip(op.names, values, strict=True))
         elif isinstance(op, Expect):
-            found.append(op)
+            traced.append(op)
         elif isinstance(op, Occur):
             op.event.occurred = True
-            found.append(op)
+            traced.append(op)
         elif isinstance(op, Wait) and op.at_most_s == inf:
-            found.append(op)
+            traced.append(op)
             result = True
         else:
             raise NotPlannable(f"a flow yields {op!r}")
 
 
 def _job(op: On, step: int, computing: Computing) -> PlannedOperation:
-    if isinstance(op.node, ServerNode):
-        place, client, state = str(op.node), client_of(op), op.state.guard
-    else:
-        place, client, state = DEVICE, op.node, None
-    return PlannedOperation(
-        place, op.step.name, step, client, macs=computing.work.macs, bytes=0, demand=computing, state=state
-    )
+    of_server = isinstance(op.node, ServerNode)
+    node, state = (str(op.node), op.state.guard) if of_server else (DEVICE, None)
+    return PlannedOperation(node, op.step.name, step, client_of(op), computing.work.macs, 0, computing, state)
 
 
 def _message(link: Link, payload: Value, prices: Prices) -> PlannedOperation:
     demand = Moving(link, payload.size_bytes) if prices.travels(payload) else None
-    return PlannedOperation(
-        link.place,
-        payload.kind,
-        payload.step,
-        link.client,
-        macs=0.0,
-        bytes=payload.size_bytes,
-        demand=demand,
-        state=None,
-    )
+    return PlannedOperation(link.place, payload.kind, payload.step, link.client, 0.0, payload.size_bytes, demand, None)
 
 
 class Foreseen:
@@ -144,23 +129,14 @@ def duration_of(demand: Demand, prices: Prices, resources: ClientResources) -> D
         seconds = float(prices.seconds(demand))
         if isinstance(demand.node, ServerNode) or (fleet.conditions is None and fleet.presence is None):
             return seconds
-        return Foreseen(partial(_computed_s, resources, demand.node, seconds))
+        client = demand.node
+        return Foreseen(lambda start_s: resources.compute(client, start_s, seconds)[1])
     link = demand.link
     rate = (fleet.downlinks if link.uplink_of is None else fleet.uplinks)[link.client]
     if rate.pattern is None and fleet.presence is None:
         return float(prices.seconds(demand))
+    size_bytes = demand.size_bytes
     if fleet.presence is None:
-        return Foreseen(partial(_crossed_s, rate, prices.wire_bytes(demand.size_bytes), prices.latency_s(link)))
-    return Foreseen(partial(_moved_s, resources, demand))
-
-
-def _crossed_s(rate: RateTrace, size_bytes: float, latency_s: float, start_s: float) -> float:
-    return rate.transfer_s(start_s, size_bytes) + latency_s
-
-
-def _computed_s(resources: ClientResources, client: int, service_s: float, start_s: float) -> float:
-    return resources.compute(client, start_s, service_s)[1]
-
-
-def _moved_s(resources: ClientResources, demand: Moving, start_s: float) -> float:
-    return resources.move(demand.link, start_s, demand.size_bytes)[1]
+        wire_bytes, latency_s = prices.wire_bytes(size_bytes), prices.latency_s(link)
+        return Foreseen(lambda start_s: rate.transfer_s(start_s, wire_bytes) + latency_s)
+    return Foreseen(lambda start_s: resources.move(link, start_s, size_bytes)[1])
