@@ -9,22 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sfl_sim.api import (
-        Advice,
-        Results,
-        Scenario,
-        Served,
-        TrialsFailed,
-        WhatIf,
-        advise,
-        load,
-        privacy,
-        reprice,
-        run,
-        serve,
-        whatif,
-    )
+    from sfl_sim.api import Results, Served, WhatIf, advise, load, privacy, reprice, run, serve, whatif
     from sfl_sim.errors import ScenarioError
+    from sfl_sim.scenario.sections import Scenario
+    from sfl_sim.studies.advise import Advice
+    from sfl_sim.studies.launch import TrialsFailed
 
 __all__ = [
     "Advice",

@@ -25,6 +25,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.features.serve.study import ServedStudy
 from sfl_sim.features.whatif.study import run_whatif
 from sfl_sim.report.frames import merge
+from sfl_sim.report.load import ABOUT
 from sfl_sim.report.load import load as load_run
 from sfl_sim.report.results import results_table
 from sfl_sim.runs.news import Notify, silent
@@ -39,7 +40,7 @@ from sfl_sim.store import check_unchanged, models_of
 from sfl_sim.store.reading import file_of, read_entries, read_table
 from sfl_sim.store.schema import FolderKind, tables
 from sfl_sim.studies.advise import Advice, Criteria, find_advice
-from sfl_sim.studies.launch import TrialsFailed
+from sfl_sim.studies.launch import TrialsFailed as TrialsFailed  # which users catch
 from sfl_sim.studies.loggers import Log, logging
 from sfl_sim.studies.privacy import attacked
 from sfl_sim.studies.reprice import Repricing
@@ -47,22 +48,6 @@ from sfl_sim.studies.train import run_study
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-__all__ = [
-    "Advice",
-    "Results",
-    "Scenario",
-    "Served",
-    "TrialsFailed",
-    "WhatIf",
-    "advise",
-    "load",
-    "privacy",
-    "reprice",
-    "run",
-    "serve",
-    "whatif",
-]
 
 RoundEnd = Callable[[Round, Experiment], object]
 
@@ -75,7 +60,9 @@ def _table(name: str, about: str) -> cached_property[pd.DataFrame]:
         if file_of(stored.folder, table) is None:
             problem = f"has no {table.file}" + (f", which there is only with {table.only}" if table.only else "")
             raise ScenarioError(problem, key="folder", found=str(stored.folder))
-        return read_table(stored.folder, table)
+        return (
+            pd.json_normalize(read_entries(stored.folder, table)) if table.under else read_table(stored.folder, table)
+        )
 
     read.__doc__ = about
     return cached_property(read)
@@ -101,13 +88,8 @@ class Results(_Folder):
     clients = _table("clients", "One row per variant, seed and client: its device, links, data and cut.")
     layers = _table("layers", "One row per variant, seed and layer of the model: what it costs.")
     ops = _table("ops", "One row per operation; large runs have millions.")
-
     leakage = _table("leakage", "One row per variant, seed, attack and metric; only with `report.leakage`.")
-
-    @cached_property
-    def summary(self) -> pd.DataFrame:
-        """Headline figures: one row per variant and seed."""
-        return pd.json_normalize(read_entries(self.folder, tables("run")["summary"]))
+    summary = _table("summary", "Headline figures: one row per variant and seed.")
 
     def to_latex(self) -> str:
         """Return the table of results as LaTeX: medians over seeds, their spread, and the best in bold (booktabs)."""
@@ -171,11 +153,7 @@ class Served(_Folder):
 
     requests = _table("requests", "One row per variant, seed and request; large studies have millions.")
     fleet = _table("fleet", "One row per variant, seed and client: its device, links and share of the model.")
-
-    @cached_property
-    def summary(self) -> pd.DataFrame:
-        """Times of the requests: one row per variant and seed."""
-        return pd.json_normalize(read_entries(self.folder, tables("serving")["trials"]))
+    summary = _table("trials", "Times of the requests: one row per variant and seed.")
 
 
 class WhatIf(_Folder):
@@ -201,12 +179,9 @@ def load(folder: str | Path) -> Results | Served | WhatIf:
     """
     place = _place(folder)
     check_unchanged(place, "folder")
-    if (place / "summary.json").exists():
-        return Results(place)
-    if (place / "serving.json").exists():
-        return Served(place)
-    if (place / "whatif.json").exists():
-        return WhatIf(place)
+    for kind in (Results, Served, WhatIf):
+        if (place / ABOUT[kind.kind]).exists():
+            return kind(place)
     raise ScenarioError("is not the folder of a run, a serving or a what-if", key="folder", found=str(folder))
 
 
@@ -256,16 +231,7 @@ def run(
         TrialsFailed: variants failed; what the others gave is in the folder of its `outcome`.
     """
     threads = Settings.threads if threads is None else threads
-    settings = Settings(
-        timing_only=timing_only,
-        device=device,
-        jobs=jobs,
-        threads=threads,
-        resume=resume,
-        reuse=not fresh,
-        backend=backend,
-        address=address,
-    )
+    settings = Settings(timing_only, device, jobs, threads, resume, not fresh, backend, address)
     with permitted(Permission(allow_code)):
         given = {"data.factory": None if data is None else as_dataset(data), "train.on_round_end": on_round_end}
         study = _study(scenario, overrides, {key: each for key, each in given.items() if each is not None})

@@ -24,19 +24,21 @@ if TYPE_CHECKING:
 
 TABLES = tables("run")
 SUMMARY_NUMBERS = TABLES["summary"].shown
+SETTINGS = "scenario.yaml", "manifest.json"
+"""Files of every folder: what was asked, and how and where it was computed."""
 LEFT_OUT = ["breakdown_s", "executor", "threads", "peak_graphs", "key"]
 """Columns of the summary that neither pages nor exports have."""
+ABOUT: dict[FolderKind, str] = {"run": "summary.json", "serving": "serving.json", "whatif": "whatif.json"}
+"""The file by which a folder's kind is known."""
+ENTRIES: dict[FolderKind, str] = {"run": "rounds", "serving": "trials", "whatif": "points"}
+"""The table without whose rows there is nothing to report."""
 BENCHMARK, OWN_LINKS = "benchmark.csv", "as trained"
 """The table of a benchmark's folder, and its name of the links of the training, which no other links can have."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A stored folder of any kind; what is not read of its tables stays on the disk.
-
-    Attributes:
-        scenario: empty, as its text is, if it was not stored.
-    """
+    """A stored folder of any kind; what is not read of its tables stays on the disk."""
 
     kind: ClassVar[FolderKind]
     folder: Path
@@ -50,9 +52,14 @@ class Stored:
         return str(self.scenario.get("name", self.folder.name))
 
     @cached_property
+    def about(self) -> dict[str, Any]:
+        """Content of the file in `ABOUT`."""
+        return dict(contents(self.folder / ABOUT[self.kind]))
+
+    @cached_property
     def settings(self) -> dict[str, dict[str, Any]]:
         """Settings of each variant, by dotted key, with the defaults of this version; none if it cannot read them."""
-        return settings_by_variant(self.scenario) if self.scenario else {}
+        return settings_by_variant(self.scenario)
 
     def rows(self, table: str, columns: Sequence[str] | None = None, **where: object) -> pd.DataFrame:
         """Read rows of a table; see `read_table`."""
@@ -117,33 +124,41 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 @contextmanager
-def reading(folder: Path, files: Sequence[str], lacking: str) -> Iterator[dict[str, Any]]:
-    """Read a stored folder in which `files` must be there; gives what `Stored` holds of it.
+def reading(folder: Path, kind: FolderKind) -> Iterator[dict[str, Any]]:
+    """Read a stored folder; gives what `Stored` holds of it.
 
     Raises:
-        ScenarioError: the folder is `lacking` in files, or one of them cannot be read.
+        ScenarioError: a file is missing or cannot be read; but for a run, also if one has been changed.
     """
-    missing = [name for name in files if not (folder / name).is_file()]
-    if missing:
-        raise ScenarioError(f"{folder} {lacking}: without {', '.join(missing)}")
-    scenario, manifest = folder / "scenario.yaml", folder / "manifest.json"
+    required = [table.file for table in tables(kind).values() if table.is_required]
+    if missing := [
+        name for name in dict.fromkeys([*SETTINGS, ABOUT[kind], *required]) if not (folder / name).is_file()
+    ]:
+        raise ScenarioError(f"{folder} is not a complete {kind} folder: without {', '.join(missing)}")
+    if kind != "run":
+        check_unchanged(folder, "folder")
     try:
-        text = read_regular(scenario).decode() if scenario.is_file() else ""
-        yield {
-            "folder": folder, "scenario_text": text, "manifest": contents(manifest) if manifest.is_file() else {},
-            "scenario": dict(yaml_text.read_value(text)) if scenario.is_file() else {},
-        }  # fmt: skip
+        scenario, manifest = (folder / name for name in SETTINGS)
+        text = read_regular(scenario).decode()
+        yield {"folder": folder, "scenario_text": text, "scenario": dict(yaml_text.read_value(text)),
+               "manifest": contents(manifest)}  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ScenarioError(f"{folder} cannot be read: {' '.join(str(error).split())}") from error
 
 
 def read_tables(folder: Path, kind: FolderKind, names: Iterable[str], further: Iterable[str] = ()) -> dict[str, Any]:
-    """Read whole tables into frames by name, with `further` columns where the scenario decides on their names."""
+    """Read whole tables into frames by name, with `further` columns where the scenario decides on their names.
+
+    Raises ValueError if there is nothing to report.
+    """
     described = {name: tables(kind)[name] for name in names}
-    return {
+    frames = {
         name: read_table(folder, table, [*dict.fromkeys([*table.columns, *(further if table.further else ())])])
         for name, table in described.items()
     }
+    if frames[ENTRIES[kind]].empty:
+        raise ValueError(f"it has no {ENTRIES[kind]}, so that there is nothing to report")
+    return frames
 
 
 def _own_metrics(found: pd.Series) -> pd.DataFrame:
@@ -166,12 +181,8 @@ def load(folder: Path) -> Run:
     Raises:
         ScenarioError: a file is missing or unreadable, or no round has ended yet.
     """
-    files = ["manifest.json", "scenario.yaml", *(table.file for table in TABLES.values() if table.is_required)]
-    with reading(folder, files, "is not a complete run folder") as common:
+    with reading(folder, "run") as common:
         frames = read_tables(folder, "run", IN_MEMORY, common["scenario"].get("report", {}).get("metrics", {}))
         summary = frames["summary"].drop(columns=LEFT_OUT).astype(dict.fromkeys(SUMMARY_NUMBERS, float))
         frames["summary"] = summary.drop(columns="metrics").join(_own_metrics(summary["metrics"]))
-        run = Run(**frames, **common)
-    if run.rounds.empty:
-        raise ScenarioError(f"{folder} has nothing to report: no round has ended")
-    return run
+        return Run(**frames, **common)

@@ -89,7 +89,7 @@ def test_a_file_that_cannot_be_read_gives_one_line(folder: Path, name: str, cont
 def test_a_run_without_a_finished_round_has_nothing_to_report(folder: Path) -> None:
     pd.read_parquet(folder / "rounds.parquet").head(0).to_parquet(folder / "rounds.parquet")
 
-    with pytest.raises(ScenarioError, match="no round has ended"):
+    with pytest.raises(ScenarioError, match="nothing to report"):
         load(folder)
 
 

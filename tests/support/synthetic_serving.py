@@ -83,11 +83,13 @@ def write_served(folder: Path, world: World) -> Path:
                     )  # fmt: skip
     table = pd.concat(requests_of, ignore_index=True).astype({"variant": "category"})
     write_table(folder, "serving", "requests", table)
+    write_table(folder, "serving", "fleet", FLEET.head(0))
     if world.trained:
         write_table(folder, "serving", "answers", answers.astype({"variant": "category"}))
     for trial in trials:
         assert_described(tables("serving")["trials"], trial)
     (folder / "serving.json").write_text(json.dumps({"scenario": world.name, "trials": trials}, allow_nan=False))
+    (folder / "scenario.yaml").write_text(json.dumps({"name": world.name}))
     (folder / "manifest.json").write_text(json.dumps({"status": world.status}))
     return folder
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
-from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.serving import PARTS
 from sfl_sim.report import style
 from sfl_sim.report.display import NBSP
 from sfl_sim.report.load import Stored, read_tables, reading
-from sfl_sim.store.files import contents
-from sfl_sim.store.folder import check_unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,19 +47,12 @@ class ServedFolder(Stored):
         trials: the rows of serving.json, with the parts of the latency as `<part>_s` and `tail_<part>_s`; `variant` is
             as stored, `series` the label of its series, and `falls_behind` 0 or 1, NaN where that is not known.
         groups: a row per variant, seed and group of clients.
-        about: serving.json.
     """
 
     kind = "serving"
     trials: pd.DataFrame
     groups: pd.DataFrame
     series: list[Series]
-    about: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """The scenario's name."""
-        return str(self.about["scenario"])
 
     @property
     def interrupted(self) -> bool:
@@ -142,11 +132,8 @@ def load_serving(folder: Path) -> ServedFolder:
     Raises:
         ScenarioError: a file is missing, unreadable or changed, or nothing has been served.
     """
-    check_unchanged(folder, "folder")
-    with reading(folder, ["serving.json", "requests.parquet"], "holds no served requests") as common:
-        trials, about = read_tables(folder, "serving", ["trials"])["trials"], contents(folder / "serving.json")
-        if trials.empty:
-            raise ScenarioError(f"{folder} has nothing to report: no request was served")
+    with reading(folder, "serving") as common:
+        trials = read_tables(folder, "serving", ["trials"])["trials"]
         rows = [
             {"variant": trial["variant"], "seed": trial["seed"], "group": name, **figures}
             for trial in trials.to_dict("records")
@@ -157,7 +144,7 @@ def load_serving(folder: Path) -> ServedFolder:
         trials = trials.drop(columns="groups").astype({"falls_behind": float})
         trials["series"] = trials["series"].map(escape)
         groups = pd.DataFrame(rows).astype({"accuracy": float})
-        return ServedFolder(**common, trials=trials, groups=groups, series=_series(trials), about=about)
+        return ServedFolder(**common, trials=trials, groups=groups, series=_series(trials))
 
 
 def _series(trials: pd.DataFrame) -> list[Series]:

@@ -60,7 +60,7 @@ def write_serving(folder: Path, out: Path) -> Path:
         out, "serving", title=served.name, kind="serving", headlines=headline(served),
         about=f"{variants}, {seeds}, {n_requests}, of which the first {warm_up} do not count",
         setup=setup_in_words(settings, served=True), warnings=warnings(served), panels=panels(served),
-        results=results(served), runs=[served] if served.scenario_text else [],
+        results=results(served), runs=[served],
     )  # fmt: skip
 
 

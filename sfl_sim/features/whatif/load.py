@@ -10,14 +10,12 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
-from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.survival import survival
 from sfl_sim.report import style
 from sfl_sim.report.display import capitalised
-from sfl_sim.report.load import Stored, read_tables, reading
+from sfl_sim.report.load import ABOUT, Stored, read_tables, reading
 from sfl_sim.store.columns import PARTS
 from sfl_sim.store.files import contents
-from sfl_sim.store.folder import check_unchanged
 from sfl_sim.store.reading import are_numbers, as_stored
 from sfl_sim.store.schema import tables as tables_of
 
@@ -120,7 +118,6 @@ class WhatIfFolder(Stored):
         overlay: one row per point and seed that was trained; no rows if no run was asked.
         draws: one row per point and drawn system; no rows if none was drawn.
         layers: no rows if unknown.
-        about: whatif.json.
     """
 
     kind = "whatif"
@@ -131,12 +128,6 @@ class WhatIfFolder(Stored):
     overlay: pd.DataFrame
     draws: pd.DataFrame
     layers: pd.DataFrame
-    about: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """The scenario's name."""
-        return str(self.about["scenario"])
 
     @cached_property
     def along(self) -> ShownAxis:
@@ -221,13 +212,9 @@ def load_whatif(folder: Path) -> WhatIfFolder:
     Raises:
         ScenarioError: a file is missing, unreadable or changed, or no point was evaluated.
     """
-    check_unchanged(folder, "folder")
-    required = [table.file for table in TABLES.values() if table.is_required]
-    with reading(folder, ["whatif.json", *required, "manifest.json", "scenario.yaml"], "holds no what-if") as common:
-        about = contents(folder / "whatif.json")
+    with reading(folder, "whatif") as common:
+        about = contents(folder / ABOUT["whatif"])
         tables = read_tables(folder, "whatif", TABLES, [axis["key"] for axis in about["axes"]])
-        if tables["points"].empty:
-            raise ScenarioError(f"{folder} has nothing to report: no point was evaluated")
         for name in tables.keys() - {"layers"}:
             tables[name]["series"] = tables[name]["series"].astype(str).map(escape)
         tables["clients"]["group"] = tables["clients"]["group"].astype(str).map(escape)
@@ -237,9 +224,7 @@ def load_whatif(folder: Path) -> WhatIfFolder:
             style.Named(name, **style.look(i))
             for i, name in enumerate(name for name in map(escape, about["series"]) if name in known)
         ]
-        return WhatIfFolder(
-            **common, axes=[_axis(axis, tables) for axis in about["axes"]], series=series, about=about, **tables
-        )
+        return WhatIfFolder(**common, axes=[_axis(axis, tables) for axis in about["axes"]], series=series, **tables)
 
 
 def _axis(stored: dict[str, Any], tables: dict[str, pd.DataFrame]) -> ShownAxis:

@@ -274,7 +274,7 @@ def test_a_table_without_an_axis_is_refused_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_what_if_is_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"without whatif\.json, points\.parquet"):
+    with pytest.raises(ScenarioError, match=r"whatif\.json, points\.parquet"):
         write_page(tmp_path, tmp_path / "page.html")
 
 
