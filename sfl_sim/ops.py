@@ -229,14 +229,18 @@ class Step(Protocol):
     Attributes:
         name: `kind` of its records.
         aggregates: True for averages of models, which count as model exchange.
+        passes: what the state's part computes for the samples of the first argument, in forward passes: 1 forward,
+            2 backward, 3 both; 0: nothing.
     """
 
     name: str
     aggregates: bool = False
+    passes: int = 0
 
     def work(self, state: Any, *args: Any) -> Work:
-        """Return the work of the step: by default none."""
-        return Work.of(0)
+        """Return the work of the step: by default that of its `passes`."""
+        work: Work = state.part.work(args[0].samples, self.passes) if self.passes else Work.of(0)
+        return work
 
     def out(self, state: Any, *args: Any) -> Value:
         """Return the result without its content: by default `done`, of the mini-batch to which `args` belong."""
@@ -248,8 +252,8 @@ class Step(Protocol):
     def shape(self, state: Any, *args: Any) -> Hashable:
         """Return all that `work` and `out` depend on, so that equal operations are priced once; None asks every time.
 
-        The result must then be a plain `Value` of the mini-batch of the first argument. A class that overrides `work`
-        or `out` must define `shape`, too; otherwise it is not asked.
+        The result must then be a plain `Value` of the mini-batch of the first argument. A class that overrides
+        `passes`, `work` or `out` must define `shape`, too; otherwise it is not asked.
         """
         return None
 

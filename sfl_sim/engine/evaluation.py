@@ -30,7 +30,7 @@ from sfl_sim.sim.orders import ORDERS
 from sfl_sim.store.schema import tables
 from sfl_sim.training.alternatives import Model, replicas_by_name
 from sfl_sim.training.deployed import answers_of_clients, representations
-from sfl_sim.training.evaluate import CodedAt, Evaluation, evaluate, evaluate_others, losses_of
+from sfl_sim.training.evaluate import CodedAt, Evaluation, evaluate, losses_of
 from sfl_sim.training.executors import Eager
 from sfl_sim.training.steps import Train
 
@@ -65,9 +65,8 @@ class Evaluator:
         settings: dict[str, Any] = {
             "prepare": images.prepare, "keeps_outputs": keeps_outputs, "coded": self.coded, "targets": images.targets,
         }  # fmt: skip
-        if dataset.goal.scores_labels:
-            return evaluate(model, self._x, self._y, n_labels=dataset.n_labels, **settings)
-        return evaluate_others(model, self._x, self._y, dataset.goal, n_labels=len(dataset.answers), **settings)
+        n_labels = dataset.n_labels if dataset.goal.scores_labels else len(dataset.answers)
+        return evaluate(model, self._x, self._y, n_labels, goal=dataset.goal, **settings)
 
     def losses(self, client: int) -> Tensor:
         """Give the losses (n,) of the global model for the training samples of a client."""

@@ -239,7 +239,7 @@ class Meter:
         if down:
             returned = down.encode(gradient, stream(self.seed, "leakage down", *ids))
             gradient = down.decode(returned, tuple(gradient.shape), z.dtype)
-        return seen.detach().float(), (up.pull(gradient, up.heard(code), shape) if up else gradient).float()
+        return seen.detach().float(), (up.pull(gradient, up.as_overheard(code), shape) if up else gradient).float()
 
     def _invert(self, z: Tensor, x: Tensor, unknown: Tensor, cut: int) -> Tensor:
         epochs = self.wanted.epochs

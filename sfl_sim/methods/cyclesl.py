@@ -23,7 +23,7 @@ from sfl_sim.models.replica import Replica
 from sfl_sim.ops import SERVER, Flow, State, Step, Value, Work, on
 from sfl_sim.rng import stream
 from sfl_sim.training.optimisers import Optimiser
-from sfl_sim.training.steps import InputGradient
+from sfl_sim.training.steps import InputGradient, gradient_at
 
 Ints = NDArray[np.int64]
 
@@ -134,8 +134,8 @@ class ReadGradient(Step):
         return InputGradient().work(part, data)
 
     def out(self, _: State, part: Replica, data: Value) -> Value:
-        """Make what `InputGradient` makes."""
-        return InputGradient().out(part, data)
+        """Return the gradient at the input."""
+        return gradient_at(part.part, data)
 
     def run(self, _: State, part: Replica, data: Value) -> Tensor | None:
         """Give the gradient (n, ...)."""

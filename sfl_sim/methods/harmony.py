@@ -34,6 +34,7 @@ from sfl_sim.scenario.fields import Unless
 from sfl_sim.training.codecs import Delta, Fp16
 from sfl_sim.training.exit_steps import Adapt, ExitForward, backward, exit_work
 from sfl_sim.training.optimisers import Optimiser, Sgd
+from sfl_sim.training.steps import gradient_at
 
 EPSILON = 1e-12
 """Inside the distance of two embeddings, whose gradient is infinite at 0."""
@@ -315,9 +316,7 @@ class HarmonyAlign(Step):
 
     def out(self, theta: Bundle, gradients: Value) -> Value:
         """4n A_d bytes; none if the client's layers are frozen."""
-        part = theta.members[self.route.d].part
-        size_bytes = 0 if part.first else gradients.samples * part.in_numel * part.wire_dtype.itemsize
-        return Value("gradients", size_bytes, gradients.samples, gradients.step)
+        return gradient_at(theta.members[self.route.d].part, gradients)
 
     def run(self, theta: Bundle, gradients: Value) -> Tensor | None:
         """The gradient of the task at z++ (n, A_d). Pieces that nothing ran through take no step."""

@@ -23,7 +23,7 @@ from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, State, Step, Value, Work, on, par, send
 from sfl_sim.training.optimisers import Optimiser
-from sfl_sim.training.steps import ForwardOnly, InputGradient, Renew
+from sfl_sim.training.steps import ForwardOnly, Renew, gradient_at
 from sfl_sim.training.zeroth import SCALAR_BYTES, Directions, Dist, SeededStep, Slopes
 
 
@@ -185,7 +185,7 @@ class HoDifferentiate(Step):
 
     def out(self, kept: State, part2: Replica, smashed: Value) -> Value:
         """The gradient at the cut."""
-        return InputGradient().out(part2, smashed)
+        return gradient_at(part2.part, smashed)
 
     def run(self, kept: State, part2: Replica, smashed: Value) -> Tensor | None:
         """Give the mean loss's gradient at the input (n, ...); keep that of the weights, and the running statistics."""

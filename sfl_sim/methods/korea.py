@@ -29,7 +29,7 @@ from sfl_sim.ops import AGGREGATOR, SERVER, Flow, ServerNode, Step, Value, Work,
 from sfl_sim.rng import stream
 from sfl_sim.scenario.fields import OnlyWith, Unless
 from sfl_sim.training.optimisers import Optimiser, SummedNorms
-from sfl_sim.training.steps import Average, Backward, Forward, Train
+from sfl_sim.training.steps import Average, Backward, Forward, Train, gradient_at
 
 Floats = NDArray[np.float64]
 Rounding = Literal["largest_remainder", "floor"]
@@ -384,7 +384,7 @@ class TrainReplayed(Step):
 
     def out(self, part2: Replica, smashed: Value, knowledge: Sequence[Value]) -> Value:
         """The gradient at the client's rows: as large as without knowledge."""
-        return Train(self.optimiser).out(part2, smashed)
+        return gradient_at(part2.part, smashed)
 
     def run(self, part2: Replica, smashed: Value, knowledge: Sequence[Value]) -> Tensor | None:
         """The gradient of the mean loss over all rows at those of the client (n, ...), evaluated before the step."""

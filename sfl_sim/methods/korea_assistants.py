@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sfl_sim.methods.base import Task
 from sfl_sim.models.replica import Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, Op, Step, Value, Work, occur, on, par, send, start, wait
+from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, Op, Step, Value, occur, on, par, send, start, wait
 from sfl_sim.training.steps import Forward
 
 Ints = NDArray[np.int64]
@@ -260,10 +260,7 @@ class Recall(Step):
     """Forward pass of an assistant, in training mode but without gradient and update."""
 
     name = "recall"
-
-    def work(self, part1: Replica, batch: Value) -> Work:
-        """The forward pass."""
-        return Forward().work(part1, batch)
+    passes = 1
 
     def out(self, part1: Replica, batch: Value) -> Value:
         """Make the value of features with labels. It is as large as other smashed data."""

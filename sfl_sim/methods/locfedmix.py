@@ -29,7 +29,7 @@ from sfl_sim.models.replica import Bundle, Replica
 from sfl_sim.ops import SERVER, Flow, Lost, Step, Value, Work, on, start
 from sfl_sim.rng import stream
 from sfl_sim.training.optimisers import Adam, Optimiser
-from sfl_sim.training.steps import Train
+from sfl_sim.training.steps import gradient_at
 
 WIDTH = 16
 """Channels of the decoder."""
@@ -173,7 +173,7 @@ class TrainMixed(Step):
 
     def out(self, part2: Replica, smashed: Sequence[Value]) -> Value:
         """The gradients of all rows that clients have sent."""
-        return Train(self.optimiser).out(part2, merged(smashed))
+        return gradient_at(part2.part, merged(smashed))
 
     def run(self, part2: Replica, smashed: Sequence[Value]) -> Tensor | None:
         """Gradients (n, ...), evaluated before the step."""

@@ -19,7 +19,7 @@ from sfl_sim.methods.split import SplitStep, TwoParts, part1_of
 from sfl_sim.models.replica import Bundle, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, on, par
 from sfl_sim.training.optimisers import Optimiser
-from sfl_sim.training.steps import Renew, Train
+from sfl_sim.training.steps import Renew, Train, gradient_at
 
 
 class Pooled(SplitStep, TwoParts):
@@ -118,12 +118,12 @@ class TrainMerged(Step):
     name = "train"
 
     def work(self, part2: Replica, smashed: Sequence[Value]) -> Work:
-        """Computation for all samples in one call."""
-        return Train(self.optimiser).work(part2, merged(smashed))
+        """Count the passes for all samples in one call."""
+        return part2.part.work(merged(smashed).samples, passes=3)
 
     def out(self, part2: Replica, smashed: Sequence[Value]) -> Value:
         """The gradients of all samples."""
-        return Train(self.optimiser).out(part2, merged(smashed))
+        return gradient_at(part2.part, merged(smashed))
 
     def run(self, part2: Replica, smashed: Sequence[Value]) -> Tensor | None:
         """The gradient of the mean loss over all samples, evaluated before the step."""

@@ -15,7 +15,7 @@ from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, Joined, Replica, model_bytes
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, State, Value, on, read, send
 from sfl_sim.training.codecs import Codec, Delta
-from sfl_sim.training.coded import Changes, Coded, CodedGradient, Compare, KeepError, KeepSent, ReceivedUpdate
+from sfl_sim.training.coded import Changes, Coded, CodedGradient, CodedUpdate, Compare, KeepError, KeepSent
 from sfl_sim.training.defences import LEAST_ROWS, Noisy, NoPeek
 from sfl_sim.training.steps import Forward
 
@@ -122,9 +122,7 @@ class Wire:
         if not self.update:
             return (yield send(model, c, AGGREGATOR))
         error = self._errors.setdefault(c, State("error")) if self.error_feedback else None
-        update = ReceivedUpdate(
-            model, *self._bases[model], self.update, (self.seed, "codec of updates", c, round), error
-        )
+        update = CodedUpdate(model, *self._bases[model], self.update, (self.seed, "codec of updates", c, round), error)
         arrived = yield send(update, c, AGGREGATOR)
         if error:
             yield on(c, KeepError(), error, update)

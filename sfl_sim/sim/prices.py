@@ -34,7 +34,7 @@ class _Shapes(dict[type, "dict[Hashable, tuple[Work, str, int, int]] | None"]):
     """Work, and kind, bytes and samples of the result, by type and shape of a step; None for one without a shape."""
 
     def __missing__(self, kind: type) -> dict[Hashable, tuple[Work, str, int, int]] | None:
-        last = next(base for base in kind.__mro__ if {"work", "out", "shape"} & vars(base).keys())
+        last = next(base for base in kind.__mro__ if {"passes", "work", "out", "shape"} & vars(base).keys())
         known = self[kind] = {} if "shape" in vars(last) and last is not Step else None
         return known
 

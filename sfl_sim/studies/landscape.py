@@ -194,7 +194,9 @@ def _look(stored: StoredModel, extent: Extent, device: torch.device) -> Iterator
     for name, points in stored.slices(extent).items():
         for alpha, beta in points:
             surroundings.move(alpha, beta)
-            found = evaluate(model, x, y, dataset.n_labels, images.prepare, coded=coded, targets=images.targets)
+            found = evaluate(
+                model, x, y, dataset.n_labels, images.prepare, coded=coded, targets=images.targets, goal=dataset.goal
+            )
             yield {
                 "run": str(stored.run), "variant": stored.trained.name, "seed": scenario.seed,
                 "slice": name, "alpha": alpha, "beta": beta, "loss": found.loss, "accuracy": found.accuracy,

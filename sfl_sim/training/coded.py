@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,7 +26,8 @@ Draw = tuple[int, str, *tuple[int, ...]]
 class Coded(Value):
     """A message whose tensors are coded, each by itself.
 
-    Nothing is computed before a step loads it; then the codes are kept, for the gradient that comes back.
+    Nothing is computed before a step loads it; then the codes are kept, for the gradient that comes back. Where nodes
+    are processes, its receiver has one that is made of nothing: its codes and its content are what has come.
 
     Args:
         payload: its content is a tensor, or a tuple that begins with the tensors that are coded.
@@ -52,73 +54,55 @@ class Coded(Value):
     def __repr__(self) -> str:
         return f"{super().__repr__()} by {self.codec!r}, {self.draw}"
 
-    def code(self, place: int) -> Code:
-        """Give the code of the tensor at `place`: the same one every time."""
-        if place not in self._codes:
-            content = self.made_of[0].load()
-            x = content if isinstance(content, Tensor) else content[place]
-            self._codes[place] = self.codec.encode(x, stream(*self.draw, place))
-        return self._codes[place]
+    def _tensors(self) -> tuple[Sequence[Tensor], tuple[Any, ...] | None]:
+        """Return the tensors that are coded, and the rest of the content; None if there is nothing but a tensor."""
+        content, n = self.made_of[0].load(), len(self.shapes)
+        return ([content], None) if isinstance(content, Tensor) else (content[:n], content[n:])
+
+    def code(self, number: int) -> Code:
+        """Return the code of a tensor, by its number: the same one every time."""
+        if number not in self._codes:
+            self._codes[number] = self.codec.encode(self._tensors()[0][number], stream(*self.draw, number))
+        return self._codes[number]
 
     def load(self) -> Any:
-        """Give the payload with decoded tensors, laid out in memory as they were."""
-        content = self.made_of[0].load()
-        tensors = [content] if isinstance(content, Tensor) else content
+        """Return the payload with decoded tensors, laid out in memory as they were."""
+        if not self.made_of:
+            return self.content
+        tensors, rest = self._tensors()
         decoded = [
-            laid_out(self.codec.decode(self.code(place), shape, self.dtype), tensors[place])
-            for place, shape in enumerate(self.shapes)
+            laid_out(self.codec.decode(self.code(number), shape, self.dtype), tensors[number])
+            for number, shape in enumerate(self.shapes)
         ]
-        return decoded[0] if isinstance(content, Tensor) else (*decoded, *content[len(decoded) :])
+        return decoded[0] if rest is None else (*decoded, *rest)
 
     def packed(self) -> Any:
-        """Give the bytes of the codes, the layout of each tensor in memory, and what is not coded."""
-        content = self.made_of[0].load()
-        tensors = [content] if isinstance(content, Tensor) else content[: len(self.shapes)]
-        codes = [self.codec.pack(self.code(place), shape, self.dtype) for place, shape in enumerate(self.shapes)]
-        rest = None if isinstance(content, Tensor) else content[len(self.shapes) :]
+        """Return the bytes of the codes, the layout of each tensor in memory, and what is not coded."""
+        tensors, rest = self._tensors()
+        codes = [self.codec.pack(self.code(number), shape, self.dtype) for number, shape in enumerate(self.shapes)]
         return codes, [tensor.stride() for tensor in tensors], rest
 
-    def envelope(self) -> Decoded:
-        """Give what its receiver makes of it."""
-        return Decoded(self)
+    def envelope(self) -> Coded:
+        """Return the message without what stays at its sender."""
+        received = _received(self)
+        received._codes = {}
+        return received
 
-
-class Decoded(Value):
-    """A coded message at its receiver, who has the codes alone.
-
-    Args:
-        message: as its sender has it.
-    """
-
-    __slots__ = ("_codes", "codec", "dtype", "shapes")
-
-    def __init__(self, message: Coded) -> None:
-        super().__init__(message.kind, message.size_bytes, message.samples, message.step)
-        self.maker = message.maker
-        self.codec = message.codec
-        self.shapes = message.shapes
-        self.dtype = message.dtype
-        self._codes: list[Code] = []
-
-    def code(self, place: int) -> Code:
-        """Give the code of the tensor at `place`, without what stays at the sender."""
-        return self._codes[place]
-
-    def unpacked(self, packed: Any) -> Decoded:
+    def unpacked(self, packed: Any) -> Coded:
         """Decode, and lay the tensors out in memory as they were."""
         codes, strides, rest = packed
-        coded = list(zip(codes, self.shapes, strict=True))
-        self._codes = [self.codec.unpack(code, shape, self.dtype) for code, shape in coded]
-        decoded = [
-            in_memory(self.codec.decode(code, shape, self.dtype), stride)
-            for code, shape, stride in zip(self._codes, self.shapes, strides, strict=True)
-        ]
+        decoded = []
+        for number, (code, shape, stride) in enumerate(zip(codes, self.shapes, strides, strict=True)):
+            self._codes[number] = self.codec.unpack(code, shape, self.dtype)
+            decoded.append(in_memory(self.codec.decode(self._codes[number], shape, self.dtype), stride))
         self.content = decoded[0] if rest is None else (*decoded, *rest)
         return self
 
 
 class CodedGradient(Value):
     """The gradient at a message, on its way back: only of what the message's codec has sent, and coded itself.
+
+    Where nodes are processes, its receiver is the sender of the message, who knows the codes of that.
 
     Args:
         payload: the whole gradient at what the receiver has decoded.
@@ -139,7 +123,7 @@ class CodedGradient(Value):
         codec: Codec | None,
         draw: Draw,
     ) -> None:
-        back = message.codec.back(shape, dtype) if message else shape
+        back = message.codec.gradient_shape(shape, dtype) if message else shape
         size_bytes = codec.size_bytes(back, dtype) if codec else dtype.itemsize * math.prod(back)
         super().__init__(payload.kind, size_bytes, samples=payload.samples, step=payload.step, content=payload.content)
         self.maker = payload.maker
@@ -154,21 +138,28 @@ class CodedGradient(Value):
         return f"{super().__repr__()} by {self.codec!r}, {self.draw}"
 
     def load(self) -> Tensor:
-        """Give the gradient at what was coded, as it was before that."""
+        """Return the gradient at what was coded, as it was before that (n, ...)."""
+        if not self.made_of:
+            received: Tensor = self.content
+            return received
         whole: Tensor = self.made_of[0].load()
-        gradient = self._back(whole)
+        back = self._back(whole)
         if self.codec:
-            code = self.codec.encode(gradient, stream(*self.draw))
-            gradient = self.codec.decode(code, tuple(gradient.shape), self.dtype)
-        return laid_out(_pulled(self, gradient), whole)
+            back = self.codec.decode(self.codec.encode(back, stream(*self.draw)), tuple(back.shape), self.dtype)
+        return laid_out(self._pulled(back), whole)
 
     def _back(self, whole: Tensor) -> Tensor:
-        """Give what has to come back of the gradient."""
+        """Return what has to come back of the gradient."""
         through = self.message
         return through.codec.select(whole, through.code(0)) if through else whole
 
+    def _pulled(self, back: Tensor) -> Tensor:
+        """Return the gradient at what was coded, of what came back."""
+        through = self.message
+        return through.codec.pull(back, through.code(0), self.shape) if through else back
+
     def packed(self) -> Any:
-        """Give what comes back, or the bytes of its code; its shape, and the layout of the gradient in memory."""
+        """Return what comes back, or the bytes of its code; its shape, and the layout of the gradient in memory."""
         whole: Tensor = self.made_of[0].load()
         back, stride = self._back(whole), whole.stride()
         shape = tuple(back.shape)
@@ -176,41 +167,27 @@ class CodedGradient(Value):
             return self.codec.pack(self.codec.encode(back, stream(*self.draw)), shape, self.dtype), shape, stride
         return back, shape, stride
 
-    def envelope(self) -> Pulled:
-        """Give what its receiver makes of it."""
-        return Pulled(self)
+    def envelope(self) -> CodedGradient:
+        """Return the message without what stays at its sender."""
+        return _received(self)
 
-
-class Pulled(Value):
-    """The gradient at a message, as its receiver has it: the sender of that message, who knows its codes.
-
-    Args:
-        gradient: as its sender has it.
-    """
-
-    __slots__ = ("codec", "dtype", "message", "shape")
-
-    def __init__(self, gradient: CodedGradient) -> None:
-        super().__init__(gradient.kind, gradient.size_bytes, gradient.samples, gradient.step)
-        self.maker = gradient.maker
-        self.message = gradient.message
-        self.codec = gradient.codec
-        self.shape = gradient.shape
-        self.dtype = gradient.dtype
-
-    def unpacked(self, packed: Any) -> Pulled:
-        """Decode, and give each element its place."""
+    def unpacked(self, packed: Any) -> CodedGradient:
+        """Decode, and put each element where it belongs."""
         back, shape, stride = packed
         if self.codec:
             back = self.codec.decode(self.codec.unpack(back, shape, self.dtype), shape, self.dtype)
-        self.content = in_memory(_pulled(self, back), stride)
+        self.content = in_memory(self._pulled(back), stride)
         return self
 
 
-def _pulled(gradient: CodedGradient | Pulled, back: Tensor) -> Tensor:
-    """Give the gradient at what was coded, of what came back."""
-    through = gradient.message
-    return through.codec.pull(back, through.code(0), gradient.shape) if through else back
+T = TypeVar("T", Coded, CodedGradient)
+
+
+def _received(message: T) -> T:
+    """Return a message as its receiver has it before it comes."""
+    received = copy(message)
+    received.made_of, received.content = [], None
+    return received
 
 
 def laid_out(x: Tensor, like: Tensor) -> Tensor:
@@ -223,7 +200,7 @@ def in_memory(x: Tensor, stride: Sequence[int]) -> Tensor:
     return x if x.stride() == stride else torch.empty_strided(x.shape, stride, dtype=x.dtype).copy_(x)
 
 
-class ReceivedUpdate(Bundle):
+class CodedUpdate(Bundle):
     """A trained model on its way up, of which the difference to what its client has downloaded travels, coded.
 
     Its copy is the model that arrives. Floating buffers, and a velocity, travel as they are.
@@ -281,9 +258,25 @@ class ReceivedUpdate(Bundle):
         state: tuple[None, dict[str, Any]] = super().__getstate__()  # type: ignore[assignment]
         return None, {name: value for name, value in state[1].items() if name != "sent"}
 
-    def envelope(self) -> Learned:
-        """Give what its receiver makes of it."""
-        return Learned(self)
+    def envelope(self) -> CodedUpdate:
+        """Return what its receiver begins with: what it has sent."""
+        received = copy(self)
+        received.members, received.error = [self.sent], None  # type: ignore[list-item]
+        return received
+
+    def unpacked(self, packed: Any) -> State:
+        """Turn what was sent into the model that arrives, in place, and return that."""
+        codes, models = packed
+        (model,) = self.members
+        replicas = _replicas(model)
+        shapes = [((1, n), replica.part.dtype) for replica in replicas for n in numels(self.codec, replica.part)]
+        messages = zip(codes, shapes, strict=True)
+        decoded = (self.codec.decode(self.codec.unpack(code, *shape), *shape) for code, shape in messages)
+        learn(replicas, replicas, decoded, self.codec)
+        for replica, (buffers, velocity, known) in zip(replicas, models, strict=True):
+            parameters = replica.part.without_gaps(replica.weights.flat, replica.part.shapes)
+            replica.unpacked((parameters, buffers, velocity, known))
+        return model
 
     def differences(self) -> Iterator[tuple[Tensor, Code, Tensor]]:
         """Give the difference in each message (1, m), earlier errors included, its code, and what arrives of it."""
@@ -301,34 +294,6 @@ class ReceivedUpdate(Bundle):
                 number += 1
 
 
-class Learned(Bundle):
-    """An update at its receiver, who adds the differences to what it had sent, in place.
-
-    Args:
-        update: as its sender has it.
-    """
-
-    __slots__ = ("codec",)
-
-    def __init__(self, update: ReceivedUpdate) -> None:
-        super().__init__([update.sent])  # type: ignore[list-item]
-        self.codec = update.codec
-
-    def unpacked(self, packed: Any) -> State:
-        """Turn what was sent into the model that arrives, and return that."""
-        codes, models = packed
-        replicas = _replicas(self.members[0])
-        shapes = [((1, n), replica.part.dtype) for replica in replicas for n in numels(self.codec, replica.part)]
-        told = zip(codes, shapes, strict=True)
-        decoded = (self.codec.decode(self.codec.unpack(code, *like), *like) for code, like in told)
-        learn(replicas, replicas, decoded, self.codec)
-        for replica, (buffers, velocity, known) in zip(replicas, models, strict=True):
-            replica.unpacked(
-                (replica.part.without_gaps(replica.weights.flat, replica.part.shapes), buffers, velocity, known)
-            )
-        return self.members[0]
-
-
 def learn(replicas: Sequence[Replica], bases: Sequence[Replica], decoded: Iterator[Tensor], codec: Codec) -> None:
     """Set `replicas` to their `bases` and the differences that have arrived, each (1, m)."""
     for replica, begun in zip(replicas, bases, strict=True):
@@ -343,8 +308,8 @@ def learn(replicas: Sequence[Replica], bases: Sequence[Replica], decoded: Iterat
 
 def numels(codec: Codec, part: Part) -> list[int]:
     """Count the elements of each message of an update: of each layer's tensor, or of all parameters."""
-    each = [math.prod(shape) for shape in part.shapes]
-    return each if codec.layerwise or not each else [part.n_parameters]
+    of_tensors = [math.prod(shape) for shape in part.shapes]
+    return of_tensors if codec.layerwise or not of_tensors else [part.n_parameters]
 
 
 def _replicas(model: Any) -> list[Replica]:
@@ -352,7 +317,7 @@ def _replicas(model: Any) -> list[Replica]:
 
 
 def _flat(replica: Replica) -> Tensor:
-    """All parameters (P,), without the gaps between them."""
+    """Return all parameters (P,), without the gaps between them."""
     views = replica.part.views(replica.weights.flat)
     return torch.cat([view.reshape(-1) for view in views])
 
@@ -362,15 +327,15 @@ class KeepError(Step):
 
     name = "error"
 
-    def run(self, error: State, update: ReceivedUpdate) -> None:
+    def run(self, error: State, update: CodedUpdate) -> None:
         """Set the content to the lost part (1, m) of each message."""
         error.content = [difference - arrived for difference, _, arrived in update.differences()]
 
 
 class ComparedSamples(Value):
-    """What a comparison has found: the samples as the server will see them (n, ...), and which were sent (n,).
+    """What a comparison tells: the samples as the server will see them (n, ...), and which of them are sent (n,).
 
-    As a number it is how many were sent.
+    `read` of it gives the number of samples that are sent.
     """
 
     __slots__ = ()
@@ -410,10 +375,10 @@ class Compare(Step):
         x, _ = smashed.load()
         known = memory.content or {}
         last = [known.get(number) for number in self.batch.numbers.tolist()]
-        same = torch.tensor([one is not None for one in last], device=x.device)
-        seen = torch.stack([one if old is None else old for one, old in zip(x, last, strict=True)])
+        is_known = torch.tensor([old is not None for old in last], device=x.device)
+        seen = torch.stack([new if old is None else old for new, old in zip(x, last, strict=True)])
         alike = cosine_similarity(x.flatten(1).float(), seen.flatten(1).float())
-        sent = ~same | ~(alike >= self.delta.theta)  # NaN is not alike
+        sent = ~is_known | ~(alike >= self.delta.theta)  # NaN is not alike
         if sent.any():
             changed = x[sent]
             code = self.delta.encode(changed, stream(*self.draw, 0))
@@ -452,4 +417,4 @@ class KeepSent(Step):
         """Put what the server has decoded into the client's table, by the samples' numbers."""
         seen, sent = compared.content
         rows = zip(self.batch.numbers.tolist(), seen, sent.tolist(), strict=True)
-        memory.content = (memory.content or {}) | {number: one.clone() for number, one, is_sent in rows if is_sent}
+        memory.content = (memory.content or {}) | {number: row.clone() for number, row, is_sent in rows if is_sent}

@@ -57,9 +57,9 @@ class Noisy(Codec):
         sent = self.inner.unpack(data, shape, dtype) if self.inner else (of_raw(data, shape, dtype),)
         return torch.ones(shape[0], dtype=dtype), *sent
 
-    def back(self, shape: Shape, dtype: torch.dtype) -> Shape:
+    def gradient_shape(self, shape: Shape, dtype: torch.dtype) -> Shape:
         """As the inner codec."""
-        return self.inner.back(shape, dtype) if self.inner else shape
+        return self.inner.gradient_shape(shape, dtype) if self.inner else shape
 
     def select(self, gradient: Tensor, code: Code) -> Tensor:
         """As the inner codec."""
@@ -71,18 +71,18 @@ class Noisy(Codec):
             gradient = self.inner.pull(gradient, code[1:], shape)
         return gradient * _along(code[0], gradient)
 
-    def heard(self, code: Code) -> Code:
+    def as_overheard(self, code: Code) -> Code:
         """As the inner codec, with 1 in place of every factor."""
-        return torch.ones_like(code[0]), *(self.inner.heard(code[1:]) if self.inner else code[1:])
+        return torch.ones_like(code[0]), *(self.inner.as_overheard(code[1:]) if self.inner else code[1:])
 
     def for_inference(self) -> Codec:
         """The same with what the inner codec is for inference: requests are protected, too."""
         return self.model_copy(update={"inner": self.inner and self.inner.for_inference()})
 
-    def alone(self, x: Tensor) -> Tensor:
+    def decode_each_alone(self, x: Tensor) -> Tensor:
         """Every sample clipped, with noise of its own, and coded by itself; the same for the same x."""
         noisy = self._noisy(x, np.random.default_rng(0))[1]
-        return self.inner.alone(noisy) if self.inner else noisy
+        return self.inner.decode_each_alone(noisy) if self.inner else noisy
 
     def _noisy(self, x: Tensor, draw: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Give the factors (n,) that clip the samples x (n, ...), and the clipped samples with noise."""

@@ -132,7 +132,7 @@ def answer(model: Deployed, x: Tensor, y: Tensor, prepare: Prepare) -> Answers:
         for start in range(0, len(x), BATCH):
             labels = y[start : start + BATCH]
             features = through(model.front, prepare(x[start : start + BATCH]))
-            final = through(model.back, model.codec.alone(features) if model.codec else features)
+            final = through(model.back, model.codec.decode_each_alone(features) if model.codec else features)
             if model.head:
                 shares = through([model.head], features).to(model.head.part.dtype).softmax(dim=1)
                 entropy.append(torch.special.entr(shares).sum(dim=1))

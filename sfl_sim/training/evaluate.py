@@ -77,75 +77,49 @@ def evaluate(
     keeps_outputs: bool = False,
     coded: CodedAt | None = None,
     targets: Callable[[Tensor, Tensor], Tensor] = lambda x, y: y,
+    goal: Goal = Goal.LABEL,
 ) -> Evaluation:
-    """Evaluate the parts of `model`, one after another, on test samples x (N, ...) with labels y (N,).
+    """Evaluate the parts of `model`, one after another, on test samples x (N, ...) with labels, or what `goal` has, y.
 
     Nothing is changed: no gradient, no batch-norm update, no random number. A GPU is awaited once, at the end.
 
     Args:
+        n_labels: number of labels, of a sample or a pixel; not used of other goals.
         prepare: makes samples the input of the model.
-        targets: makes samples and their labels what it has to predict: labels (n,) or tokens (n, T).
+        targets: makes samples and their y what the model has to predict, as `goal` describes it.
     """
-    answers, counts, sums, kept = [], [], [], []
-    with torch.inference_mode():
-        first = targets(x[:1], y[:1])
-        are_tokens = first.ndim > 1
-        for out, target, total in _batches(model, x, y, max(1, BATCH // first.numel()), prepare, coded, targets):
-            kept += [(out, target)] if keeps_outputs else []
-            sums.append(total)
-            answer = out.argmax(dim=-1)
-            answers.append((answer == target).sum(dim=1) if are_tokens else answer)
-            counts += [counted(target).sum(dim=1)] if are_tokens else []
-        answer = torch.cat(answers)
-        width = max(n_labels, out.shape[-1])
-        confusion = None if are_tokens else torch.bincount(y * width + answer, minlength=n_labels * width)
-        n_tokens = torch.cat(counts).cpu().numpy() if are_tokens else None
-        loss = float(torch.stack(sums).sum() / (len(x) if n_tokens is None else int(n_tokens.sum())))
-    outputs, wanted = (torch.cat(parts) for parts in zip(*kept, strict=True)) if kept else (None, None)
-    if n_tokens is not None:
-        right, by_label = answer.cpu().numpy(), y.cpu().numpy()
-        correct, samples = (np.bincount(by_label, n, n_labels).astype(np.int64) for n in (right, n_tokens))
-        return Evaluation(
-            Goal.TOKENS, loss, right / np.maximum(n_tokens, 1), correct, samples, outputs=outputs, targets=wanted
-        )
-    assert confusion is not None
-    hits, table = (answer == y).cpu().numpy(), confusion.view(n_labels, width).cpu().numpy()
-    samples = np.asarray(table.sum(axis=1))
-    return Evaluation(Goal.LABEL, loss, hits, table.diagonal(), samples, outputs, wanted, confusion=table)
-
-
-def evaluate_others(
-    model: Model,
-    x: Tensor,
-    y: Tensor,
-    goal: Goal,
-    n_labels: int,
-    prepare: Callable[[Tensor], Tensor],
-    keeps_outputs: bool = False,
-    coded: CodedAt | None = None,
-    targets: Callable[[Tensor, Tensor], Tensor] = lambda x, y: y,
-) -> Evaluation:
-    """Evaluate as `evaluate` does where test samples have no labels but targets y (N, ...) of another goal.
-
-    Args:
-        n_labels: number of labels of a pixel; not used of other goals.
-    """
-    sums, kept = [], []
+    keeps_outputs |= goal in (Goal.LABEL_SET, Goal.NUMBERS)
+    size = max(1, BATCH // targets(x[:1], y[:1]).numel()) if goal is Goal.TOKENS else BATCH
+    sums, counts, answers, kept = [], [], [], []
     table = torch.zeros(n_labels**2, dtype=torch.int64, device=x.device)
     with torch.inference_mode():
-        n_targets = torch.zeros((), dtype=torch.int64, device=x.device)
-        for out, target, total in _batches(model, x, y, BATCH, prepare, coded, targets):
+        for out, target, total in _batches(model, x, y, size, prepare, coded, targets):
             is_counted = counted(target)
             sums.append(total)
-            n_targets += is_counted.sum()
-            kept += [(out, target)] if keeps_outputs or goal is not Goal.PIXELS else []
-            if goal is Goal.PIXELS:
+            counts.append(is_counted.view(len(target), -1).sum(dim=1))
+            kept += [(out, target)] if keeps_outputs else []
+            if goal is Goal.LABEL:
+                answers.append(out.argmax(dim=1))
+            elif goal is Goal.TOKENS:
+                answers.append((out.argmax(dim=-1) == target).sum(dim=1))
+            elif goal is Goal.PIXELS:
                 pairs = target[is_counted].long() * n_labels + out.argmax(dim=1)[is_counted]
                 table += torch.bincount(pairs, minlength=n_labels**2)
-        loss = float(torch.stack(sums).sum() / n_targets)
+        n_counted = torch.cat(counts).cpu().numpy()
+        loss = float(torch.stack(sums).sum() / int(n_counted.sum()))
     outputs, wanted = (torch.cat(parts) for parts in zip(*kept, strict=True)) if kept else (None, None)
-    confusion = table.view(n_labels, n_labels).cpu().numpy() if goal is Goal.PIXELS else None
-    return Evaluation(goal, loss, outputs=outputs, targets=wanted, confusion=confusion)
+    if goal is Goal.TOKENS:
+        right, labels = torch.cat(answers).cpu().numpy(), y.cpu().numpy()
+        correct, samples = (np.bincount(labels, n, n_labels).astype(np.int64) for n in (right, n_counted))
+        return Evaluation(goal, loss, right / np.maximum(n_counted, 1), correct, samples, outputs, wanted)
+    if goal is Goal.LABEL:
+        answer, width = torch.cat(answers), max(n_labels, out.shape[-1])
+        table = torch.bincount(y * width + answer, minlength=n_labels * width)
+        confusion = table.view(n_labels, width).cpu().numpy()
+        hits, samples = (answer == y).cpu().numpy(), np.asarray(confusion.sum(axis=1))
+        return Evaluation(goal, loss, hits, confusion.diagonal(), samples, outputs, wanted, confusion)
+    pixels = table.view(n_labels, n_labels).cpu().numpy() if goal is Goal.PIXELS else None
+    return Evaluation(goal, loss, outputs=outputs, targets=wanted, confusion=pixels)
 
 
 def losses_of(
@@ -156,11 +130,11 @@ def losses_of(
     targets: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
     """Return the losses (N,) of samples x (N, ...) with targets y (N, ...); 0 where there is nothing to predict."""
-    part, found = next(iter(replicas_by_name(model).values())).part, []
+    part, losses = next(iter(replicas_by_name(model).values())).part, []
     with torch.inference_mode():
         for out, target, _ in _batches(model, x, y, BATCH, prepare, None, targets):
-            found.append(torch.vmap(lambda out, target: part.loss(out[None], target[None]))(out, target))
-    return torch.cat(found).nan_to_num(0.0)
+            losses.append(torch.vmap(lambda out, target: part.loss(out[None], target[None]))(out, target))
+    return torch.cat(losses).nan_to_num(0.0)
 
 
 def _batches(
@@ -189,5 +163,5 @@ def logits(model: Model, x: Tensor, coded: CodedAt | None = None) -> Tensor:
     if coded:
         depth, codec = coded[0] - len(first.part.skeleton), coded[1]
         coded = (depth, codec) if depth else None  # once: a part without layers may follow
-        out = out if depth else codec.alone(out)
+        out = out if depth else codec.decode_each_alone(out)
     return logits(others, out, coded) if others else out.to(first.part.dtype)

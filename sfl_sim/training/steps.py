@@ -17,9 +17,16 @@ from torch import Tensor
 
 from sfl_sim.models.averages import average
 from sfl_sim.models.on_nan import differentiate
+from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import Step, Value, Work
 from sfl_sim.training.optimisers import Optimiser, Sgd
+
+
+def gradient_at(part: Part, data: Value) -> Value:
+    """Return the gradient at the input of `part` for `data`: n * A*b_e bytes; 0 bytes for the first part."""
+    numel = 0 if part.first else part.in_numel
+    return Value("gradients", data.samples * numel * part.wire_dtype.itemsize, data.samples, data.step)
 
 
 @dataclass(frozen=True)
@@ -34,10 +41,7 @@ class Forward(Step):
     extra_bytes: int = 0
     labelled: bool = True
     name = "forward"
-
-    def work(self, part1: Replica, batch: Value) -> Work:
-        """Count the MACs of the forward pass."""
-        return part1.part.work(batch.samples, passes=1)
+    passes = 1
 
     def out(self, part1: Replica, batch: Value) -> Value:
         """Make a value of n * (A*b_e + b_y) bytes (docs/methods/timing.md#per-mini-batch)."""
@@ -82,15 +86,13 @@ class Train(Step):
     gives_gradient: ClassVar[bool] = True
     """False if nobody needs the gradient at the input, though the part is not the first."""
     name = "train"
-
-    def work(self, part: Replica | Joined, data: Value, *more: Any) -> Work:
-        """Count the MACs of the forward and the backward pass."""
-        return part.part.work(data.samples, passes=3)
+    passes = 3
 
     def out(self, part: Replica | Joined, data: Value, *more: Any) -> Value:
-        """Make a value of n * A*b_e bytes; of 0 bytes if nobody needs the gradient, as for the first part."""
-        numel = part.part.in_numel if self.gives_gradient and not part.part.first else 0
-        return Value("gradients", data.samples * numel * part.part.wire_dtype.itemsize, data.samples, data.step)
+        """Return the gradient at the input; of 0 bytes if nobody needs it."""
+        if self.gives_gradient:
+            return gradient_at(part.part, data)
+        return Value("gradients", samples=data.samples, step=data.step)
 
     def shape(self, part: Replica | Joined, data: Value, *more: Any) -> Hashable:
         """Return the part and the samples."""
@@ -124,15 +126,11 @@ class InputGradient(Step):
     """The gradient of the mean loss at the part's input; the part stays as it is, with its running statistics."""
 
     name = "differentiate"
-
-    def work(self, part: Replica, data: Value) -> Work:
-        """Count the MACs of the forward pass, and of the backward pass to the input without weights' gradients."""
-        return part.part.work(data.samples, passes=2)
+    passes = 2  # forward, and backward to the input without weights' gradients
 
     def out(self, part: Replica, data: Value) -> Value:
-        """Make a value of n * A*b_e bytes; of 0 bytes if nobody needs the gradient."""
-        size_bytes = 0 if part.part.first else data.samples * part.part.in_numel * part.part.wire_dtype.itemsize
-        return Value("gradients", size_bytes, data.samples, data.step)
+        """Return the gradient at the input."""
+        return gradient_at(part.part, data)
 
     def run(self, part: Replica, data: Value) -> Tensor | None:
         """Give the gradient (n, ...)."""
@@ -155,10 +153,7 @@ class Backward(Step):
 
     optimiser: Optimiser
     name = "backward"
-
-    def work(self, part1: Replica, gradients: Value) -> Work:
-        """Count the MACs of the backward pass: twice the forward's."""
-        return part1.part.work(gradients.samples, passes=2)
+    passes = 2
 
     def shape(self, part1: Replica, gradients: Value) -> Hashable:
         """Return the part and the samples."""
@@ -183,10 +178,8 @@ class RelayBack(Backward):
     """Run the backward pass of a part in the middle, and its optimiser's step; gives the gradient at its input."""
 
     def out(self, part: Replica, gradients: Value) -> Value:
-        """Make a value of n * A*b_e bytes; of 0 bytes if nobody needs the gradient."""
-        numel = 0 if part.part.first else part.part.in_numel
-        size_bytes = gradients.samples * numel * part.part.wire_dtype.itemsize
-        return Value("gradients", size_bytes, gradients.samples, gradients.step)
+        """Return the gradient at the input."""
+        return gradient_at(part.part, gradients)
 
     def run(self, part: Replica, gradients: Value) -> Tensor | None:  # type: ignore[override]
         """Give the gradient at the input (n, ...), evaluated before the step."""

@@ -176,7 +176,7 @@ def test_of_several_cuts_the_global_model_is_evaluated_at_the_deepest():
     images = experiment.method.data.images
     x = images.prepare(experiment.dataset.x_test)
     at_cut = pieces[1].weights(pieces[0].weights(x, training=False), training=False)
-    decoded = experiment.method.wire.up.alone(at_cut)
+    decoded = experiment.method.wire.up.decode_each_alone(at_cut)
     out = pieces[2].weights(decoded, training=False)
     expected = torch.nn.functional.cross_entropy(out, experiment.dataset.y_test)
     assert row["loss"] == pytest.approx(float(expected), rel=1e-5)

@@ -21,7 +21,7 @@ from sfl_sim.methods.wire import Wire
 from sfl_sim.ops import Send
 from sfl_sim.testing import World, cases_of, check_timing_only
 from sfl_sim.training.codecs import Bf16, Delta, Fp16, Int, RandTopK, SplitFC, TopK
-from sfl_sim.training.coded import ReceivedUpdate
+from sfl_sim.training.coded import CodedUpdate
 from sfl_sim.training.contents import packed_bytes
 from sfl_sim.training.defences import Noisy, distance_correlation
 from sfl_sim.training.executors import Eager
@@ -195,7 +195,7 @@ def test_declared_bytes_of_updates_are_packed_bytes(codec):
     part1, _ = task(build=batch_norm_net).split(2)
     trained = part1.snapshot()
     trained.weights.flat.normal_()
-    update = ReceivedUpdate(trained, part1, part1.snapshot(), codec, (0, "updates"), None)
+    update = CodedUpdate(trained, part1, part1.snapshot(), codec, (0, "updates"), None)
     packed, arrived = update.packed(), update.snapshot()
     assert update.size_bytes == packed_bytes(packed) == arrived.size_bytes
     assert len(packed[0]) == (len(part1.part.shapes) if isinstance(codec, Int) else 1)

@@ -68,14 +68,14 @@ def test_bytes_of_resnets_activations(codec, size_bytes):
 )
 def test_bytes_of_top_k_count_places_as_a_list_or_a_bitmap(numel, k, values, places):
     codec = TopK(keep=k / numel)
-    assert codec.back((3, numel), F32) == (3, k)
+    assert codec.gradient_shape((3, numel), F32) == (3, k)
     assert codec.size_bytes((3, numel), F32) == 3 * (values + places)
 
 
 def test_top_k_keeps_all_where_that_is_no_larger():
-    assert TopK(keep=0.98).back((2, 100), F32) == (2, 100)
+    assert TopK(keep=0.98).gradient_shape((2, 100), F32) == (2, 100)
     assert TopK(keep=0.98).size_bytes((2, 100), F32) == 2 * 400
-    assert TopK(keep=0.96).back((2, 100), F32) == (2, 96)
+    assert TopK(keep=0.96).gradient_shape((2, 100), F32) == (2, 96)
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,13 @@ def test_declared_bytes_are_packed_bytes(codec, shape, relu, seed):
     packed = codec.pack(code, shape, F32)
     assert codec.size_bytes(shape, F32) == len(packed)
     received = codec.unpack(packed, shape, F32)
-    heard = codec.decode(codec.heard(code), shape, F32)
+    heard = codec.decode(codec.as_overheard(code), shape, F32)
     torch.testing.assert_close(codec.decode(received, shape, F32), heard, rtol=0, atol=0, equal_nan=True)
     assert all(torch.equal(one, other) for one, other in zip(code, codec.encode(x, draw(seed)), strict=True))
     decoded = codec.decode(code, shape, F32)
     assert (decoded.shape, decoded.dtype) == (x.shape, F32)
     back = codec.select(x, code)
-    assert tuple(back.shape) == codec.back(shape, F32)
+    assert tuple(back.shape) == codec.gradient_shape(shape, F32)
     assert codec.pull(back, code, shape).shape == x.shape
 
 
@@ -264,9 +264,9 @@ def test_a_mask_passes_the_gradient_that_autograd_gives_with_the_mask_as_a_const
 def test_at_inference_every_sample_is_a_message_of_its_own(codec):
     x = some((5, 3, 4, 4)) * torch.arange(1, 6).view(5, 1, 1, 1)
     one_by_one = torch.cat([through(codec, one[None]) for one in x])
-    torch.testing.assert_close(codec.alone(x), one_by_one)
+    torch.testing.assert_close(codec.decode_each_alone(x), one_by_one)
     x = x.flatten(1)
-    torch.testing.assert_close(codec.alone(x), torch.cat([through(codec, one[None]) for one in x]))
+    torch.testing.assert_close(codec.decode_each_alone(x), torch.cat([through(codec, one[None]) for one in x]))
 
 
 def test_each_kind_of_codec_has_a_line_in_the_list():

@@ -47,7 +47,7 @@ def test_noise_comes_before_the_codec_and_costs_no_byte(inner):
     code = both.encode(x, draw())
     packed = both.pack(code, x.shape, F32)
     assert both.size_bytes(x.shape, F32) == len(packed)
-    assert both.back(x.shape, F32) == (inner.back(x.shape, F32) if inner else x.shape)
+    assert both.gradient_shape(x.shape, F32) == (inner.gradient_shape(x.shape, F32) if inner else x.shape)
     if inner is None or inner.samplewise or inner == Int(bits=4):  # which draw nothing
         noisy = through(noise, x)
         assert torch.equal(through(both, x), through(inner, noisy) if inner else noisy)
@@ -67,8 +67,8 @@ def test_the_gradient_passes_the_clip_as_a_constant_factor(inner):
 @pytest.mark.parametrize("inner", INNER, ids=repr)
 def test_requests_are_protected_too_each_with_noise_of_its_own(inner):
     codec, x = Noisy(sigma=1.0, inner=inner).for_inference(), torch.ones(5, 40)
-    seen = codec.alone(x)
-    assert torch.equal(seen, codec.alone(x))
+    seen = codec.decode_each_alone(x)
+    assert torch.equal(seen, codec.decode_each_alone(x))
     assert len(np.unique(seen.numpy(), axis=0)) == 5
 
 

@@ -65,7 +65,7 @@ def test_a_single_alternative_is_a_part_like_any_other(halves):
 def test_features_are_coded_once_even_before_a_part_without_layers():
     x, noise = prepare(images(20).x_train), Noisy(sigma=1.0)
     parts = task().split(1, 1)
-    expected = parts[2].weights(noise.alone(parts[0].weights(x, False)), False)
+    expected = parts[2].weights(noise.decode_each_alone(parts[0].weights(x, False)), False)
     assert torch.equal(logits(parts, x, (1, noise)), expected)
 
 

@@ -56,7 +56,7 @@ class Codec(BaseModel, ABC):
     The docstring under a field describes it in `sfl-sim list codecs` and in the docs.
 
     What the server trains on is `decode(encode(x))`; the gradient at it comes back through `pull`. A codec that sends
-    only some elements need not get the gradient of the others: then `back` gives the shape of what comes back, and
+    only some elements need not get the gradient of the others: then `gradient_shape` is that of what comes back, and
     `select` takes it out of the whole gradient.
 
     A codec of your own gives at least `size_bytes`, `encode` and `decode`, and is named in a scenario as
@@ -121,7 +121,7 @@ class Codec(BaseModel, ABC):
             data = data[n_bytes:]
         return tuple(code)
 
-    def back(self, shape: Shape, dtype: torch.dtype) -> Shape:
+    def gradient_shape(self, shape: Shape, dtype: torch.dtype) -> Shape:
         """Give the shape of the gradient that has to come back: by default that of x."""
         return shape
 
@@ -133,7 +133,7 @@ class Codec(BaseModel, ABC):
         """Turn what came back into the gradient at x: by default itself (a straight-through estimator)."""
         return gradient
 
-    def heard(self, code: Code) -> Code:
+    def as_overheard(self, code: Code) -> Code:
         """Give the code for `pull` as others have it, in place of what stays at the sender: by default all of it."""
         return code
 
@@ -141,7 +141,7 @@ class Codec(BaseModel, ABC):
         """Give the codec that a trained model answers with, which draws nothing; None if it sends x as it is."""
         return self
 
-    def alone(self, x: Tensor) -> Tensor:
+    def decode_each_alone(self, x: Tensor) -> Tensor:
         """Give the decoded samples of x (n, ...), each coded as a message of its own, without draws."""
         unused = np.random.default_rng(0)
         messages = [x] if self.samplewise else torch.split(x, 1)

@@ -64,7 +64,7 @@ class Int(Codec):
         """The same with rounding to the nearest."""
         return self.model_copy(update={"rounding": "nearest"})
 
-    def alone(self, x: Tensor) -> Tensor:
+    def decode_each_alone(self, x: Tensor) -> Tensor:
         """All at once, with a group for every sample, or every channel of every sample."""
         kept = [0, _channels(tuple(x.shape))] if self.per == "channel" else [0]
         return self.decode(self._encode(x, kept, np.random.default_rng(0)), tuple(x.shape), x.dtype)

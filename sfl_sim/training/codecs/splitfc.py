@@ -71,7 +71,7 @@ class SplitFC(Codec):
         values = (of_raw(sent, columns, dtype),) if self.bits == 32 else self._inner.unpack(sent, columns, dtype)
         return places, torch.ones(len(places), dtype=dtype), *values
 
-    def back(self, shape: Shape, dtype: torch.dtype) -> Shape:
+    def gradient_shape(self, shape: Shape, dtype: torch.dtype) -> Shape:
         """The gradients of the columns (n, D)."""
         return shape[0], self.n_columns(shape)
 
@@ -84,7 +84,7 @@ class SplitFC(Codec):
         places, q, *_ = code
         return _at_columns(gradient / q, places, shape)
 
-    def heard(self, code: Code) -> Code:
+    def as_overheard(self, code: Code) -> Code:
         """With 1 in place of every q, which is not sent."""
         places, q, *values = code
         return places, torch.ones_like(q), *values

@@ -79,7 +79,7 @@ class TopK(Codec):
         width = math.ceil(math.log2(numel))
         return values, torch.from_numpy(np.stack([of_bits(row, k, width) for row in rows]))
 
-    def back(self, shape: Shape, dtype: torch.dtype) -> Shape:
+    def gradient_shape(self, shape: Shape, dtype: torch.dtype) -> Shape:
         """The gradients of the values (n, k); their places are known."""
         return shape[0], self.k(shape, dtype)
 
