@@ -159,7 +159,7 @@ class State(Value):
 
 KINDS = ("conv", "depthwise", "dense", "attention")
 """Kinds of layers whose MACs may take differently long. `depthwise`: convolutions with a group per input channel.
-`attention`: all matrix products of torch's self-attention block, projections included; of GPT-2 and Llama those of the
+`attention`: all matrix products of torch's self-attention block, projections included; of language models those of the
 scores and values alone. `dense`: any other matrix product.
 `conv`: any other convolution."""
 

@@ -51,6 +51,14 @@ def sequence(shape: Shape) -> int:
     return shape[0]
 
 
+def check_fits(shape: Shape, n_labels: int, positions: int, vocabulary: int) -> None:
+    """Raise ValueError for samples that are no sequences of at most `positions` tokens, or for too many tokens."""
+    if sequence(shape) > positions:
+        raise ValueError(f"it takes sequences of at most {positions} tokens")
+    if n_labels > vocabulary:
+        raise ValueError(f"it knows {vocabulary} tokens, and the data have {n_labels}")
+
+
 def is_small(shape: Shape) -> bool:
     """Return True if a model for 224x224 images gets the stem that is usual for CIFAR, which does not halve the image.
 

@@ -17,8 +17,14 @@ from torch.nn.utils.parametrize import register_parametrization
 
 from sfl_sim.errors import ScenarioError
 
-USUAL_NAMES = {"out_proj": "o", "linear1": "ff1", "linear2": "ff2"}
-"""Names of torch's attention and transformer blocks, and those that targets go by."""
+USUAL_NAMES = {
+    "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "out_proj": "o", "attn.c_proj": "o",
+    "gate_proj": "ff1", "linear1": "ff1", "c_fc": "ff1", "down_proj": "ff2", "linear2": "ff2", "mlp.c_proj": "ff2",
+    "up_proj": "ff3",
+}  # fmt: skip
+"""Ends of names in blocks of transformers' and of torch's models, and the names that targets go by."""
+JOINT = "attn.c_attn"
+"""The linear map of transformers' GPT-2 whose rows are q, k and v."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +109,20 @@ def matrices(network: nn.Module) -> Iterator[Matrix]:
     """Yield the weight matrices of linear maps and convolutions, and the three of every joint attention projection."""
     for path, module in network.named_modules():
         if isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None:
-            dim = module.embed_dim
-            for i, name in enumerate("qkv"):
-                yield Matrix(f"{path}.{name}", module, "in_proj_weight", slice(i * dim, (i + 1) * dim))
+            yield from _thirds(path, module, "in_proj_weight")
+        elif isinstance(module, nn.Linear) and path.endswith(JOINT):
+            yield from _thirds(path, module, "weight")
         elif isinstance(module, nn.Linear | _ConvNd):
-            parent, dot, name = path.rpartition(".")
-            yield Matrix(parent + dot + USUAL_NAMES.get(name, name), module, "weight")
+            usual = (
+                f"{path.removesuffix(end)}{name}" for end, name in USUAL_NAMES.items() if f".{path}".endswith(f".{end}")
+            )
+            yield Matrix(next(usual, path), module, "weight")
+
+
+def _thirds(path: str, module: nn.Module, tensor: str) -> Iterator[Matrix]:
+    n_rows = len(getattr(module, tensor)) // 3
+    for i, name in enumerate("qkv"):
+        yield Matrix(f"{path}.{name}", module, tensor, slice(i * n_rows, (i + 1) * n_rows))
 
 
 def adapt(network: nn.Module, lora: Lora) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.lora import places
-from sfl_sim.models.price import NO_WORK, Layer
+from sfl_sim.models.price import NO_WORK, Layer, state_buffers
 from sfl_sim.ops import KINDS, Work
 
 CACHE_LINE_BYTES = 64
@@ -116,7 +116,7 @@ class Part:
             for name, buffer in module._buffers.items():
                 if buffer is None:
                     continue
-                if buffer.is_floating_point():
+                if name in state_buffers(module):
                     self.buffer_names.append(prefix + name)
                     self.buffer_shapes.append(buffer.shape)
                     self._buffer_slots.append((module._buffers, name))

@@ -132,12 +132,18 @@ def price_of(module: nn.Module, x: Tensor, name: str = "") -> tuple[Layer, Tenso
         moved=counts.finer["moved"],
         parameters=sum(p.numel() for p in module.parameters() if p.requires_grad),
         frozen=sum(p.numel() for p in module.parameters() if not p.requires_grad),
-        buffers=sum(b.numel() for b in module.buffers() if b.is_floating_point()),
+        buffers=sum(b.numel() for inner in module.modules() for b in state_buffers(inner).values()),
         out_shape=tuple(out.shape[1:]),
         spared=counts.spared,
         unpriced=tuple(sorted(counts.unknown)),
     )
     return layer, out
+
+
+def state_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return floating buffers of `module` itself by name: statistics, but no tables that its state dict leaves out."""
+    names = module._buffers.keys() - module._non_persistent_buffers_set
+    return {name: b for name, b in module._buffers.items() if name in names and b is not None and b.is_floating_point()}
 
 
 class _Counts:

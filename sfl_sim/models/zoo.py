@@ -23,8 +23,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sfl_sim.errors import ScenarioError
 from sfl_sim.installed import find
 from sfl_sim.models.densenet import densenet121, densenet161, densenet169
-from sfl_sim.models.hugging_face import HuggingFace
-from sfl_sim.models.language import gemma_3_270m, gpt2, gpt_small, llama_3_2_1b, qwen_2_5_0_5b
+from sfl_sim.models.hugging_face import HuggingFace, gemma_3_270m, llama_3_2_1b, qwen_2_5_0_5b
+from sfl_sim.models.language import gpt2, gpt_small
 from sfl_sim.models.layers import Shape, named
 from sfl_sim.models.libraries import LibraryModel
 from sfl_sim.models.lora import Lora

@@ -95,7 +95,7 @@ class ModelSection(Section):
     """Network of your own: package.module:make, where make(input_shape, n_labels) or make() gives an nn.Sequential, or
     is one. From Python also the object itself."""
     path: str | None = None
-    """hf: folder of a GPT-2 or Llama in Hugging Face's format, with config.json and *.safetensors; or the file
+    """hf: folder of a language model in Hugging Face's format, with config.json and *.safetensors; or the file
     config.json alone, for timing. A model of torchvision or timm: file with its weights; null: random ones."""
     init: Init | None = None
     """Initial weights: a section; null means those of a folder in Hugging Face's format, or else drawn with the seed of

@@ -41,12 +41,12 @@ def test_workers_that_a_method_cannot_use_are_told_once(scenario, capsys):
         assert not capsys.readouterr().err
 
 
-def test_pricing_does_not_import_torchs_compiler(scenario):
-    """It takes two seconds."""
+def test_pricing_imports_neither_torchs_compiler_nor_transformers(scenario):
+    """They take seconds."""
     main = "from sfl_sim.cli import main; main(['check', 'tiny.yaml'])"
-    code = f"import sys; {main}; print('torch._dynamo' in sys.modules)"
+    code = f"import sys; {main}; print(sys.modules.keys() & {{'torch._dynamo', 'transformers'}})"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "False"
+    assert done.stdout.splitlines()[-1] == "set()"
 
 
 def test_fewer_logs_of_availability_than_clients_are_told(scenario, tmp_path, capsys):

@@ -1,12 +1,14 @@
 """Adapters of low rank: what they compute, which weights get them, and what they cost."""
 
+import json
+
 import pytest
 import torch
 from small_world import CPU, attention_net
 from torch import nn
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.models.language import Gpt2
+from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.lora import Adapter, Lora, adapt
 from sfl_sim.models.network import Network
 from sfl_sim.models.price import NO_WORK, price_of
@@ -248,16 +250,20 @@ def test_every_merge_draws_other_adapters():
     assert not torch.equal(drawn[1], drawn[2])
 
 
-def test_adapters_learn_what_those_of_peft_learn():
+def test_adapters_learn_what_those_of_peft_learn(tmp_path):
     """Three steps of SGD in float64, beside the library that most people fine-tune with."""
     peft = pytest.importorskip("peft", reason="peft is not installed: pip install '.[test]'")
-    build = Gpt2(11, positions=6, dim=8, heads=2, blocks=2, ff=12)
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install '.[hf]'")
+    build = HuggingFace(str(tmp_path / "config.json"))
+    sizes = {"model_type": "llama", "vocab_size": 11, "hidden_size": 8, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "num_hidden_layers": 2, "intermediate_size": 12}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
     net = Network("small", build, (6,), 11, torch.float64, tokens=True, lora=Lora(rank=2, alpha=3.0))
     (ours,) = net.split(seed=3, device=CPU)
     (plain,) = Network("small", build, (6,), 11, torch.float64, tokens=True).split(seed=3, device=CPU)
     module = build((6,), 11).double()
     module.load_state_dict(dict(plain.weights.named_tensors()))
-    theirs = peft.get_peft_model(module, peft.LoraConfig(r=2, lora_alpha=3, target_modules=["q", "v"]))
+    theirs = peft.get_peft_model(module, peft.LoraConfig(r=2, lora_alpha=3, target_modules=["q_proj", "v_proj"]))
     adapters = {name: tensor for name, tensor in theirs.named_parameters() if tensor.requires_grad}
     pairs = list(zip(adapters.values(), ours.part.views(ours.weights.flat), strict=True))
     for their, our in pairs:
