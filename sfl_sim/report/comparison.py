@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from sfl_sim.metrics.scores import SCORES
 from sfl_sim.report.display import duration, listed, plural, points
 from sfl_sim.report.frames import titles
+from sfl_sim.report.lead import Sentence
 from sfl_sim.report.load import TABLES, flat
 from sfl_sim.report.panel import Cell, Table
 from sfl_sim.report.results import TIME, aims, columns_for, factor, of_each
@@ -280,7 +281,7 @@ def verdicts(frames: Frames) -> pd.DataFrame:
     return table.astype(dict.fromkeys([*TIMES, "time_to_accuracy_s"], float))
 
 
-def before_and_after(frames: Frames) -> list[Markup]:
+def before_and_after(frames: Frames) -> list[Sentence]:
     """Say in a sentence how the simulated time of each variant changes; nothing of runs that were not repriced."""
     if not any(run.verdicts for run in frames.runs):
         return []
@@ -293,7 +294,8 @@ def before_and_after(frames: Frames) -> list[Markup]:
     if len(told) > MAX_TOLD:
         told[MAX_TOLD - 1 :] = [Markup("{} more below").format(len(told) - MAX_TOLD + 1)]
     said = "; ".join(filter(None, map(changes, frames.runs)))
-    return [escape(f"With {said or 'the changed system configuration'}, simulated time changes: ") + listed(told) + "."]
+    text = escape(f"With {said or 'the changed system configuration'}, simulated time changes: ") + listed(told) + "."
+    return [Sentence(text, {"changes": said, "medians": middle.to_dict("index")})]
 
 
 def repriced_table(frames: Frames) -> Table | None:

@@ -123,11 +123,11 @@ def listed(names: Sequence[Markup], last: str = "and") -> Markup:
     return Markup(" {} ").format(last).join([Markup(", ").join(others), final] if others else [final])
 
 
-def any_of(names: list[Markup]) -> Markup:
-    """Join names by commas and "or", and count those beyond the first few."""
+def few_of(names: Sequence[Markup], last: str = "and") -> Markup:
+    """Join names by commas and a word, and count those beyond the first few."""
     n_more = len(names) - MAX_NAMED
-    more = [Markup("another one") if n_more == 1 else Markup("one of {} more").format(n_more)] if n_more > 0 else []
-    return listed(names[:MAX_NAMED] + more, "or")
+    more = [Markup("another one") if n_more == 1 else Markup("{} more").format(n_more)] if n_more > 0 else []
+    return listed([*names[:MAX_NAMED], *more], last)
 
 
 def capitalised(sentence: Markup) -> Markup:

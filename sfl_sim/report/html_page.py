@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
 
+    from sfl_sim.report.lead import Sentence
     from sfl_sim.report.panel import Panel
 
 T = TypeVar("T")
@@ -91,7 +92,7 @@ def write_page(
     kind: str = "page",
     about: str = "",
     setup: str = "",
-    headlines: Sequence[str] = (),
+    headlines: Sequence[Sentence] = (),
     warnings: Sequence[str] = (),
     panels: Iterable[Panel] = (),
     parts: Parts | None = None,
@@ -108,7 +109,7 @@ def write_page(
         kind: what page it is, in a word or two, for the tab and the line below the title.
         about: the rest of that line.
         setup: one more line: what was simulated.
-        headlines: what was found, a sentence or a few each.
+        headlines: what was found.
         warnings: what a reader must know before believing the rest.
         panels: the sections.
         parts: makes the figures.
@@ -138,8 +139,9 @@ def write_page(
 
     page = _templates().get_template(f"{template}.html.j2")
     text = page.render(
-        title=title, kind=kind, about=about, setup=setup, headlines=headlines, warnings=warnings, panels=list(panels),
-        runs=runs, digests=digests, plot=plot, enter=enter, sections=sections, plotly=Markup(get_plotlyjs()), **more,
+        title=title, kind=kind, about=about, setup=setup, headlines=[sentence.text for sentence in headlines],
+        warnings=warnings, panels=list(panels), runs=runs, digests=digests, plot=plot, enter=enter, sections=sections,
+        plotly=Markup(get_plotlyjs()), **more,
     )  # fmt: skip
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

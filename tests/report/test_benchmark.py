@@ -8,7 +8,6 @@ import pytest
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.load import BENCHMARK, OWN_LINKS
 from sfl_sim.report.pages import benchmark
-from sfl_sim.report.panel import plain
 
 TRAITS = {"is_split": True, "sends_labels": True, "gets_gradients": True, "keeps_graphs": True, "uploads_model": True}
 METHODS = {
@@ -56,20 +55,26 @@ def test_a_sentence_tells_what_a_method_spares_and_what_it_costs(folder):
     )
 
 
-def test_headlines_name_the_best_and_who_is_late(folder):
-    lines = [plain(line) for line in benchmark.headlines(benchmark.load_compared(folder))]
-    assert lines[0] == "splitfed_v1 is most accurate (mean rank 1.0 of 3)."
-    assert lines[1].startswith("quick is first at the target (mean rank 1.0 of 3).")
-    assert lines[-1].startswith("The target, 50.0")
-    assert lines[-1].endswith("is missed with at least half of the seeds by never.")
+@pytest.mark.parametrize(
+    ("number", "first", "medians"),
+    [(0, "splitfed_v1", {"splitfed_v1": 0.62, "quick": 0.60, "never": 0.22}),
+     (1, "quick", {"splitfed_v1": 100.0, "quick": 40.0, "never": math.inf}),
+     (2, "quick", {"splitfed_v1": 1e6, "quick": 4e5, "never": math.inf})],
+)  # fmt: skip
+def test_headlines_name_the_best_and_who_is_late(folder, number, first, medians):
+    sentence = benchmark.headlines(benchmark.load_compared(folder))[number]
+    assert sentence.facts["first"] == [first]
+    assert sentence.facts["medians"] == pytest.approx(medians)
+    assert sentence.facts["late"] == ({"never": (0, 3)} if number else {})
+    assert sentence.facts["ahead"] == sentence.facts["seeds"] == 3
 
 
 def test_no_seed_tells_two_methods_apart_that_take_turns(tmp_path):
     rows = table(links=(OWN_LINKS,))
     rows.loc[rows["variant"] == "quick", "score"] = [0.7, 0.6, 0.7]
     rows.to_csv(tmp_path / BENCHMARK, index=False)
-    first = plain(benchmark.headlines(benchmark.load_compared(tmp_path))[0])
-    assert "its interval overlaps with that of splitfed_v1" in first
+    first = benchmark.headlines(benchmark.load_compared(tmp_path))[0]
+    assert (first.facts["first"], first.facts["ahead"], first.facts["seeds"]) == (["quick"], 2, 3)
 
 
 def test_a_method_that_misses_the_target_says_so_and_is_no_candidate(folder):

@@ -79,6 +79,6 @@ def test_the_spread_of_a_few_seeds_is_their_range_and_of_more_the_standard_devia
 
 def test_names_beyond_the_first_few_are_counted():
     names = [Markup(f"m{n}") for n in range(display.MAX_NAMED + 2)]
-    assert display.any_of(names[:2]) == "m0 or m1"
-    assert display.any_of(names[:-1]).endswith(" or another one")
-    assert display.any_of(names).endswith(" or one of 2 more")
+    assert display.few_of(names[:2], "or") == "m0 or m1"
+    assert display.few_of(names[:-1]).endswith(" and another one")
+    assert display.few_of(names).endswith(" and 2 more")

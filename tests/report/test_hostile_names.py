@@ -24,6 +24,7 @@ from sfl_sim.features.whatif.page import write_whatif as write_whatif_page
 from sfl_sim.metrics.landscape import with_widths
 from sfl_sim.report.frames import merge
 from sfl_sim.report.html_page import write_page
+from sfl_sim.report.lead import Sentence
 from sfl_sim.report.load import load
 from sfl_sim.report.pages.landscape import write_landscape
 from sfl_sim.report.pages.privacy import write_privacy
@@ -183,7 +184,9 @@ def test_a_page_loads_nothing_even_if_something_in_it_asks_to_and_what_runs_is_f
     body = f"""<h1>{HOSTILE}</h1><img src="{url}a"><script src="{url}b"></script><link rel="stylesheet" href="{url}c">
     <iframe src="{url}d"></iframe><script>fetch("{url}e").catch(() => 0)</script><object data="{url}f"></object>"""
     (seen,) = open_pages(
-        [(write_page(tmp_path / "open.html", "page", title="open", headlines=[Markup(body)]), 1280)], WATCH, tmp_path
+        [(write_page(tmp_path / "open.html", "page", title="open", headlines=[Sentence(Markup(body))]), 1280)],
+        WATCH,
+        tmp_path,
     )
     assert seen["hits"] > 0
     assert seen["images"] > 0

@@ -19,6 +19,7 @@ from synthetic_whatif import World as Asked
 from sfl_sim.features.serve.page import write_serving
 from sfl_sim.features.whatif.page import write_whatif as write_whatif_page
 from sfl_sim.report.html_page import write_page
+from sfl_sim.report.lead import Sentence
 from sfl_sim.report.pages.privacy import write_privacy
 from sfl_sim.report.pages.run import write_report
 
@@ -100,7 +101,7 @@ def test_a_page_that_is_broken_is_found_out(tmp_path: Path) -> None:
     <div class="plotly-graph-div">a figure that nobody draws</div>
     <script>console.error("said"); Promise.reject("rejected"); nobody_defined_this()</script>"""
     at_desk, on_phone = look_at(
-        write_page(tmp_path / "page" / "broken.html", "page", title="broken", headlines=[Markup(body)])
+        write_page(tmp_path / "page" / "broken.html", "page", title="broken", headlines=[Sentence(Markup(body))])
     )
 
     assert at_desk.overflow_px == 0

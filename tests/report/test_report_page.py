@@ -8,19 +8,22 @@ from html.parser import HTMLParser
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from plotly.offline import get_plotlyjs
-from synthetic_run import Setting, World, write_run
+from read_table import read
+from synthetic_run import ARRIVAL, CYCLIC, HYDRA, FramesOf, Setting, World, retold, write_run
 
 from sfl_sim import report
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report import figures, style
 from sfl_sim.report.about import warnings
+from sfl_sim.report.comparison import repriced_table
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.html_page import Parts, share_plotly, write_page
 from sfl_sim.report.load import load
-from sfl_sim.report.pages.run import SECTIONS, PageSection, panels, write_report
+from sfl_sim.report.pages.run import SECTIONS, PageSection, headline, panels, write_report
 from sfl_sim.report.panel import Panel
 
 if TYPE_CHECKING:
@@ -399,3 +402,121 @@ def test_the_example_that_tells_how_to_add_a_figure_works(frames: Frames) -> Non
     assert [entry.name for entry in panel.legend] == [variant.label for variant in frames.variants]
     nothing = frames.rounds.assign(bytes_up=0)
     assert names["upload_panels"](replace(frames, rounds=nothing)) == []
+
+
+# The sentences on top
+
+
+def test_it_opens_with_who_reaches_the_target_first_who_is_most_accurate_and_whom_to_choose(frames: Frames) -> None:
+    time_s = frames.summary.groupby("variant")["time_to_accuracy_s"].median().sort_values()
+    accuracy = frames.summary.groupby("variant")["accuracy"].median()
+
+    in_time, in_score, chosen = headline(frames)
+
+    assert in_time.facts["medians"] == pytest.approx(time_s.to_dict())
+    assert (in_time.facts["first"], in_time.facts["next"]) == ([time_s.index[0]], time_s.index[1])
+    assert in_score.facts["first"] == [accuracy.idxmax()]
+    assert chosen.facts["figures"][1] == "performance gap"
+
+
+def test_the_reference_is_named_with_the_share_that_the_target_is_of_its_best(frames: Frames) -> None:
+    seconds = {ARRIVAL: [90.0, 90.0], CYCLIC: [60.0, 60.0], HYDRA: [30.0, 30.0]}
+    told = retold(frames, time_to_accuracy_s=seconds)
+    summary = told.summary.assign(best_accuracy=0.7 / 0.995, reference=ARRIVAL)
+    text = headline(replace(told, summary=summary))[0].text
+    assert text.count("99.5\u00a0%") == text.count(ARRIVAL) == 1
+
+
+def test_a_target_that_nobody_reaches_is_told_before_the_best_accuracy(frames_of: FramesOf, small: World) -> None:
+    frames = frames_of(small)
+    best = frames.summary.groupby("variant")["accuracy"].median().idxmax()
+    unreached, most_accurate, *_ = headline(frames)
+    assert unreached.facts["first"] == []
+    assert most_accurate.facts["first"] == [best]
+
+
+def test_a_single_variant_is_not_compared(frames_of: FramesOf) -> None:
+    alone = World(variants=(Setting("hydra, cyclic", "hydra", "cyclic", 0.9, 0.0),), clients=3)
+    sentences = headline(frames_of(alone))
+    assert [sentence.facts["first"] for sentence in sentences] == [[HYDRA], [HYDRA]]
+    assert not any("next" in sentence.facts for sentence in sentences)
+
+
+def test_of_many_targets_the_first_two_are_told(eight: Frames) -> None:
+    targets = eight.summary["variant"].rank(method="dense") / 20  # 5 % to 40 %
+    frames = replace(eight, summary=eight.summary.assign(target_accuracy=targets, time_to_accuracy_s=1.0))
+    assert ["time to" in sentence.facts["compared"] for sentence in headline(frames)] == [True, True, False]
+
+
+def test_a_timing_only_run_tells_lost_clients_beside_the_time(frames_of: FramesOf, small: World) -> None:
+    frames = frames_of(replace(small, trained=False))
+    fast = frames.summary.groupby("variant")["simulated_s"].median().idxmin()
+    rounds = frames.rounds.assign(present=4.0, lost_device_s=0.0, lost_bytes=0.0)
+    rounds["lost"] = np.where(rounds["variant"] == fast, 2.0, 0.0)
+
+    (sentence,) = headline(replace(frames, rounds=rounds))
+
+    assert (sentence.facts["compared"], sentence.facts["first"]) == ("time of a round", [fast])
+    assert "(50\u00a0% of its participants drop out) has" in sentence.text
+    assert "(0\u00a0% of" in sentence.text
+
+
+def repriced(frames: Frames, doubtful: str | None) -> Frames:
+    """As if this run had been repriced, with another bandwidth, and one variant would have to be trained."""
+    verdicts = [
+        {"variant": name, "seed": int(seed), "rounds": 30, "valid_rounds": 30 * (name != doubtful),
+         "reason": "round 1: client 1 would be served before client 0" if name == doubtful else None,
+         "before_s": 200.0 + seed, "after_s": 100.0, "to_accuracy_before_s": 50.0}
+        for name, seed in frames.summary[["variant", "seed"]].itertuples(index=False)
+    ]  # fmt: skip
+    source = {"folder": "reports/run", "scenario": "0", "changes": {"clients.network.scale": ["1.0", "4.0"]}}
+    (run,) = frames.runs
+    return merge([replace(run, manifest=run.manifest | {"repriced_from": source, "repriced": verdicts})])
+
+
+def test_a_repriced_page_speaks_only_of_variants_whose_learning_holds(frames: Frames) -> None:
+    fastest = frames.summary.groupby("variant")["time_to_accuracy_s"].median().idxmin()
+
+    change, first, *_ = headline(repriced(frames, doubtful=fastest))
+    _, all_hold, *_ = headline(repriced(frames, doubtful=None))
+
+    assert change.facts["changes"] == "clients.network.scale 1\u00a0→ 4"
+    assert change.facts["medians"][ARRIVAL] == {"before_s": 200.5, "after_s": 100.0}
+    assert "2 of 3 variants" in first.text
+    assert fastest not in first.facts["medians"]
+    assert all_hold.facts["first"] == [fastest]
+
+
+def test_the_table_of_a_repriced_run_has_before_and_after(frames: Frames) -> None:
+    table = repriced_table(repriced(frames, doubtful=HYDRA))
+
+    assert table is not None
+    first, _, last = read(table).values()
+    assert first["Simulated time"][0] == "3 min 20 s → 1 min 40 s"
+    assert first["Times as fast"][0] == "2.00×"
+    assert (first["What it learned"][0], last["What it learned"][0]) == ("holds", "must be trained")
+    assert repriced_table(frames) is None
+
+
+def test_a_seed_that_misses_the_target_is_infinitely_late_before_and_after(frames: Frames) -> None:
+    every = repriced(frames, doubtful=None)
+    name, verdicts = every.variants[0].label, every.runs[0].manifest["repriced"]
+    first, second = (verdict for verdict in verdicts if verdict["variant"] == name)
+
+    def times() -> str:
+        table = repriced_table(every)
+        assert table is not None
+        return read(table)[name]["Time to target"][0]
+
+    reached = times()
+    first["to_accuracy_before_s"] = None
+    never_before = times()
+    every.summary.loc[every.summary["variant"] == name, "time_to_accuracy_s"] = [40.0, np.nan]
+    never = times()
+    first["to_accuracy_before_s"], second["reason"] = 50.0, "round 1: client 1 would be served before client 0"
+    unknown = times()
+
+    assert reached.startswith("50 s → ")
+    assert never_before == "–" + reached.removeprefix("50 s")
+    assert never == "–"
+    assert unknown == "50 s → –"

@@ -14,6 +14,7 @@ from sfl_sim.report.about import setup_in_words
 from sfl_sim.report.display import data_size, duration, percent, plural
 from sfl_sim.report.frames import merge
 from sfl_sim.report.html_page import write_page
+from sfl_sim.report.lead import Sentence
 from sfl_sim.report.load import load_unchanged
 from sfl_sim.report.pages.one_round import OneRound, gantt
 from sfl_sim.report.panel import Cell, Panel, Table
@@ -73,7 +74,7 @@ class _LiveAndSimulated:
         self.order = same_places(measured, simulated)
         self.ops = measured[measured["round"] >= FIRST], simulated[simulated["round"] >= FIRST]
 
-    def headlines(self) -> list[Markup]:
+    def headlines(self) -> list[Sentence]:
         """Say how rounds agree, whether the order and the weights do, and what that can show."""
         late = self.late if len(self.late) else self.rounds
         ratios, spreads = late["ratio"], spread(late["measured_s"])
@@ -81,28 +82,30 @@ class _LiveAndSimulated:
         within = f" ({ratios.min():.2f} to {ratios.max():.2f})" if len(late) > 1 else ""
         told = f"; measured rounds spread by {percent(spreads, 1)}" if spreads == spreads else ""
         mean = late["measured_s"].sum() / late["simulated_s"].sum()
-        sentences = [Markup("{} {:.2f} times as long as simulated{}{}.").format(which, mean, within, told)]
-        sentences.append(Markup(self._on_weights()))
+        text = Markup("{} {:.2f} times as long as simulated{}{}.").format(which, mean, within, told)
+        sentences = [Sentence(text, {"ratio": mean, "ratios": list(ratios), "spread": spreads}), self._on_weights()]
         if self.nodes["stretched"].notna().any():
-            sentences.append(Markup(LOOPBACK))
+            sentences.append(Sentence(Markup(LOOPBACK), {"stretched": True}))
         return sentences
 
-    def _on_weights(self) -> str:
+    def _on_weights(self) -> Sentence:
         share = self.order["share"].mean()
         order = (
             "" if self.order.empty
-            else "The server serves clients in the same sequence" if share == 1
-            else f"The server serves {percent(share, 0)} of the jobs at the same place of the sequence"
+            else "The server serves clients in the same sequence. " if share == 1
+            else f"The server serves {percent(share, 0)} of the jobs at the same place of the sequence. "
         )  # fmt: skip
         mine, other = self.frames.summary["weights_digest"]
         where = ""
         if self.recorded:
             other, where = self.recorded.summary["weights_digest"].iloc[0], ", in the sequence of the live run,"
-        if pd.isna(other):
-            weights = "Nothing was trained in the simulation, so that weights are not compared."
-        else:
-            weights = f"The simulated weights{where} are {'equal to the bit' if mine == other else 'not equal'}."
-        return f"{order}. {weights}" if order else weights
+        equal = None if pd.isna(other) else bool(mine == other)
+        weights = {
+            None: "Nothing was trained in the simulation, so that weights are not compared.",
+            True: f"The simulated weights{where} are equal to the bit.",
+            False: f"The simulated weights{where} are not equal.",
+        }
+        return Sentence(Markup(order + weights[equal]), {"same place": share, "equal weights": equal})
 
     def rounds_panel(self) -> Panel:
         """Measured beside simulated rounds."""

@@ -19,19 +19,20 @@ from sfl_sim.report.about import setup_in_words
 from sfl_sim.report.display import duration, percent, plural
 from sfl_sim.report.figures import value_axis, wide_axis
 from sfl_sim.report.html_page import write_page
-from sfl_sim.report.pages.headline import told_by_seeds
+from sfl_sim.report.lead import Compared, best_along, lead
 from sfl_sim.report.panel import Cell, Column, Declared, Drawing, Panel, Table, by_variant, columns_of, panels_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     import plotly.graph_objects as go
 
     from sfl_sim.features.serve.load import Series, ServedFolder
+    from sfl_sim.report.lead import Sentence
 
-CLEARLY = 0.95
-"""Share of the leader's p95 below which another variant takes the lead; a smaller difference is chance."""
+CHANCE = 0.05
+"""Share by which p95 must be less for another variant to take the lead; a smaller difference is chance."""
 RATE = Column("Requests/s", "rate_per_s", "{:,.4g}".format, more_is_better=None)
 NUMBERS = ("p50_s", "p95_s", "p99_s", "accuracy", "offload_probability", "throughput_per_s", "utilisation")
 COLUMNS = columns_of("trials", *NUMBERS, kind="serving")
@@ -79,82 +80,45 @@ def results(served: ServedFolder) -> list[Table]:
     return tables
 
 
-def headline(served: ServedFolder) -> list[Markup]:
-    """Give the headlines: what is quick and what is right, which variant leads when, and which falls behind."""
-    return [*_best(served), *_leaders(served), *_saturations(served)]
-
-
-def _best(served: ServedFolder) -> list[Markup]:
-    """The quickest at the rate of the details, and the most accurate, if that is another one."""
-    numbers = ["p95_s", "accuracy", "offload_probability"]
-    middle = served.at_rate.groupby("series")[numbers].median().to_dict("index")
-    names: dict[Hashable, Markup] = {series.label: series.html for series in served.series}
-
-    def told(label: Hashable) -> str:
-        own = middle[label]
-        right = f", {percent(own['accuracy'])} of all correctly" if served.knows_accuracy else ""
-        offloaded = percent(own["offload_probability"], 0)
-        return f"answers 95 % of its requests within {duration(own['p95_s'])}{right}; the server answers {offloaded}."
-
-    def sure(ranked: list[Hashable], column: str, sign: int, text: Callable[[float], str]) -> str:
-        """Say what the seeds tell of the lead of the first."""
-        by_seed = sign * served.at_rate.pivot_table(index="seed", columns="series", values=column)
-        first, *others = map(str, ranked)
-        return told_by_seeds(by_seed[first], by_seed[others[0]], text) if others else ""
-
-    by_p95 = sorted(middle, key=lambda label: middle[label]["p95_s"])
-    quickest = by_p95[0]
-    whom = names[quickest] + (" is the quickest: it" if len(middle) > 1 else "")
-    sentences = [escape(f"At {served.shown_rate}, ") + whom + f" {told(quickest)}{sure(by_p95, 'p95_s', 1, duration)}"]
-    known = (label for label in middle if not math.isnan(middle[label]["accuracy"]))
-    by_accuracy = sorted(known, key=lambda label: -middle[label]["accuracy"])
-    if by_accuracy and (right := by_accuracy[0]) != quickest:
-        which = "The most accurate is " + names[right]
-        sentences.append(which + f": it {told(right)}{sure(by_accuracy, 'accuracy', -1, percent)}")
-    return sentences
-
-
-def _leaders(served: ServedFolder) -> list[Markup]:
-    """Say which variant has the lowest p95 from which rate on, among rates that at least one keeps up with."""
+def headline(served: ServedFolder) -> list[Sentence]:
+    """Say who is quick and who is right at the rate of the details, and who is the quickest at which rate."""
+    names = {str(series.label): series.html for series in served.series}
+    sentences = []
+    for column, compared in (
+        ("p95_s", Compared(f"p95 of the latency at {served.shown_rate}", "shortest", duration)),
+        ("accuracy", Compared(f"accuracy at {served.shown_rate}", "best", percent, more_is_better=True)),
+    ):
+        by_seed = served.at_rate.pivot_table(index="seed", columns="series", values=column, dropna=False)
+        sentences += lead(compared, {str(label): by_seed[label] for label in by_seed}, names)
+    # Among rates that at least one keeps up with.
     trials = pd.concat([trials for _, trials in served.swept]) if served.is_sweep else served.trials[:0]
     trials = trials[trials.groupby("rate_per_s")["falls_behind"].transform("min") != 1]
-    p95_s = trials.pivot_table(index="rate_per_s", columns="series", values="p95_s", aggfunc="median").dropna()
-    if len(p95_s) < 2 or len(p95_s.columns) < 2:
-        return []
-    names: dict[str, Markup] = {series.label: series.html for series in served.series}
-    terms: list[tuple[str, float, float]] = []
-    for per_s, (_, own) in zip(p95_s.index.to_numpy(float), p95_s.iterrows(), strict=True):
-        if not terms or own.min() < CLEARLY * own[terms[-1][0]]:
-            terms.append((str(own.idxmin()), per_s, per_s))
-        else:
-            terms[-1] = (*terms[-1][:2], per_s)
-    if len(terms) == 1:
-        return [Markup("At no rate is another variant clearly quicker by p95 than {}.").format(names[terms[0][0]])]
-    first, *between, last = terms
-    spans = [names[label] + f" from {low:,.4g} to {rate(high)}" for label, low, high in between]
-    begin, end = names[first[0]] + f" leads up to {rate(first[2])}", names[last[0]] + f" from {rate(last[1])} on"
-    return ["The ranking by p95 changes with load: " + Markup(", ").join([begin, *spans, end]) + "."]
+    p95_s = trials.pivot_table(index="series", columns="rate_per_s", values="p95_s", aggfunc="median").dropna(axis=1)
+    if len(p95_s) < 2:
+        return sentences
+    rates = [escape(rate(per_s)) for per_s in p95_s.columns.to_numpy(float)]
+    rows = [names[str(label)] for label in p95_s.index]
+    return sentences + best_along("variant by p95", "rate", rows, rates, p95_s.to_numpy(), CHANCE)
 
 
-def _saturations(served: ServedFolder) -> list[Markup]:
-    """Say between which rates which variants stop keeping up."""
-    found: dict[Saturation | None, list[Markup]] = {}
+def saturations(served: ServedFolder) -> Markup:
+    """Say between which rates which variants stop keeping up; empty if nothing is known."""
+    by_span: dict[Saturation | None, list[Markup]] = {}
     for series, trials in served.swept:
         at_most = trials[trials["rate_per_s"] == trials["rate_per_s"].max()]
         if (where := saturation(trials)) or at_most["falls_behind"].notna().any():
-            found.setdefault(where, []).append(series.html)
+            by_span.setdefault(where, []).append(series.html)
     told = []
-    for where, names in sorted(found.items(), key=lambda item: item[0].fell_behind_per_s if item[0] else math.inf):
-        who = Markup("All variants") if 1 < len(names) == len(served.series) else Markup(", ").join(names)
-        ending = "s" if len(names) == 1 else ""
+    for where, names in sorted(by_span.items(), key=lambda item: item[0].fell_behind_per_s if item[0] else math.inf):
+        who = Markup("all variants") if 1 < len(names) == len(served.series) else Markup(", ").join(names)
         if where is None:
-            told.append(who + f" handle{ending} all rates without saturation")
+            span = "at no rate that was tried"
         elif where.kept_up_per_s:
             span = f"between {where.kept_up_per_s:,.4g} and {rate(where.fell_behind_per_s)}"
-            told.append(who + f" become{ending} saturated {span}")
         else:
-            told.append(who + f" {'is' if ending else 'are'} saturated even at {rate(where.fell_behind_per_s)}")
-    return [Markup("; ").join(told) + "."] if told else []
+            span = f"even at {rate(where.fell_behind_per_s)}"
+        told.append(who + f" {span}")
+    return " Saturated: " + Markup("; ").join(told) + "." if told else Markup("")
 
 
 def warnings(served: ServedFolder) -> list[str]:
@@ -341,7 +305,7 @@ def load_panels(served: ServedFolder) -> list[Panel]:
         drawings.append(("Offload probability", partial(share, served, "offload_probability", "offloaded (%)")))
         if served.knows_accuracy:
             drawings.append(("Accuracy", partial(share, served, "accuracy", "accuracy (%)")))
-    return [Panel("Under load", caption, drawings, columns=2)]
+    return [Panel("Under load", escape(caption) + saturations(served), drawings, columns=2)]
 
 
 def p95(served: ServedFolder) -> go.Figure:

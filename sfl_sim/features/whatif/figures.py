@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,9 +11,9 @@ from markupsafe import Markup
 from plotly.colors import sample_colorscale
 
 from sfl_sim.features.whatif.load import CLIENT_PARTS
-from sfl_sim.metrics.survival import ALIKE
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.figures import WIDE, value_axis, wide_axis
+from sfl_sim.report.lead import best_by_column
 from sfl_sim.store.columns import PARTS
 
 if TYPE_CHECKING:
@@ -178,12 +177,6 @@ def field(whatif: WhatIfFolder, series: style.Named, across: ShownAxis) -> NDArr
     return times_s
 
 
-def best_by_column(times_s: NDArray[np.float64]) -> dict[int, int]:
-    """The row of the least time of each column that has one."""
-    known = np.flatnonzero(~np.isnan(times_s).all(axis=0))
-    return {int(column): int(np.nanargmin(times_s[:, column])) for column in known}
-
-
 def time_map(whatif: WhatIfFolder, series: style.Named, across: ShownAxis, over_best: bool = False) -> go.Figure:
     """The time of a round, or how many times longer it is than at the best of its column; dark where it is short."""
     axis, times_s = whatif.along, field(whatif, series, across)
@@ -244,26 +237,6 @@ def _share(times_s: NDArray[np.float64], left: int, right: int, former: int, lat
     if not (ahead >= 0 and behind >= 0 and ahead + behind > 0):  # unknown, or equally quick all the way
         return 0.5
     return float(ahead / (ahead + behind))
-
-
-@dataclass(frozen=True)
-class Reign:
-    """Stretch of an axis on which one value is the best of those tried, by the indices of its ends."""
-
-    best: int
-    first: int
-    last: int
-
-
-def reigns(times_s: NDArray[np.float64]) -> list[Reign]:
-    """Find which value is best in which columns of times. A new best takes over when it is clearly quicker."""
-    found: list[Reign] = []
-    for column, best in best_by_column(times_s).items():
-        if found and times_s[best, column] >= times_s[found[-1].best, column] * (1 - ALIKE):
-            found[-1] = replace(found[-1], last=column)
-            continue
-        found.append(Reign(best, column, column))
-    return found
 
 
 # Clients

@@ -11,19 +11,19 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from sfl_sim.features.whatif import figures as draw
-from sfl_sim.features.whatif.figures import best_by_column, field, parts_shown, reigns
-from sfl_sim.features.whatif.load import PARTS_S, load_whatif, where_drawn
+from sfl_sim.features.whatif.figures import field, parts_shown
+from sfl_sim.features.whatif.load import load_whatif, where_drawn
 from sfl_sim.metrics.survival import ALIKE
 from sfl_sim.report import display, style
 from sfl_sim.report.about import setup_in_words
-from sfl_sim.report.display import NBSP, capitalised, duration, listed, percent, plural, tenths
+from sfl_sim.report.display import NBSP, capitalised, duration, percent, plural, tenths
 from sfl_sim.report.html_page import write_page
+from sfl_sim.report.lead import MAX_SENTENCES, Compared, Sentence, best_along, lead
 from sfl_sim.report.panel import Cell, Declared, Drawing, Panel, Table, columns_of, panels_of
 from sfl_sim.report.results import accuracy
-from sfl_sim.store.columns import PARTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from rich.console import Group
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 
     from sfl_sim.features.whatif.load import ShownAxis, WhatIfFolder
 
-MAX_TOLD = 3
-"""Largest number of series that the headlines tell of."""
-MAX_REIGNS = 4
+    PointKey = tuple[Hashable, Hashable]  # a series, and an index on the axis
+
 MAX_MULTIPLES = 6
 """Largest number of other systems for which the parts of a round are drawn."""
 MAX_ROWS = 5
@@ -126,106 +125,49 @@ def rounds_in_terminal(whatif: WhatIfFolder) -> Table:
     return Table([capitalised(axis.noun), *titles], rows, note=about + where_drawn(whatif.others), words=several)
 
 
-def headline(whatif: WhatIfFolder) -> list[Markup]:
-    """Give the headlines, the most important first, each of at most three sentences."""
-    found = []
-    for series in whatif.series[:MAX_TOLD]:
-        told = [sentences for sentences in (_best(whatif, series), _changes(whatif, series)) if sentences]
-        found += told if len(whatif.series) == 1 else [series.html + ": " + sentences for sentences in told]
-    if len(whatif.series) > MAX_TOLD:
-        found.append(escape(f"{plural(len(whatif.series) - MAX_TOLD, 'more variant')} below."))
-    return found + verdict(whatif) + first_to_target(whatif)
+def headline(whatif: WhatIfFolder) -> list[Sentence]:
+    """Say what is the best in the scenario's own system, whether it survives, and where it changes.
+
+    Of several series, each with its own best value, which of them is. What was asked beside the axes comes before them.
+    """
+    axis, several = whatif.along, len(whatif.series) > 1
+    seconds = _by_point(whatif, whatif.here(whatif.points).dropna(subset="round_s"), "round_s")
+    if several:  # each at its best
+        best: dict[Hashable, int] = {
+            series.label: whatif.best(series) for series in whatif.series if len(whatif.times(series))
+        }
+        seconds = {point: of_seeds for point, of_seeds in seconds.items() if best[point[0]] == point[1]}
+    compared = Compared("time of a round", "shortest", duration, noun="variant" if several else axis.noun)
+    own: tuple[PointKey, str] | None = None
+    if not several and axis.base is not None:
+        own = (whatif.series[0].label, axis.base), "the scenario’s own"
+    first = lead(compared, seconds, _names(whatif, seconds), own)
+    return [*first, *verdict(whatif), *first_to_target(whatif), *changes(whatif)][:MAX_SENTENCES]
 
 
-def _best(whatif: WhatIfFolder, series: style.Named) -> Markup:
-    """The best value in the scenario's own system, how far behind it the others are, and what takes most of a round."""
-    axis, times_s = whatif.along, whatif.times(series)
-    if times_s.empty:
-        return Markup("")
-    best = whatif.best(series)
-    least_s, rest = times_s[best], times_s.drop(best)
-    tried = f" of the {plural(len(times_s), 'cut' if axis.is_cut else 'value')} tried" if len(rest) else ""
-    sentence = "Cutting after " + axis.said(best) if axis.is_cut else capitalised(axis.said(best))
-    sentence += (
-        f"{', the scenario’s own,' if best == axis.base else ''} takes the least time{tried}, "
-        f"{duration(least_s)} a round{_seeds(whatif, series, best)}"
-    )
-    parts_s = whatif.here(whatif.middle, series).set_index(axis.key).loc[[best], PARTS_S].iloc[0]
-    largest, share = style.RESOURCE_NAMES[PARTS[int(parts_s.argmax())]], percent(parts_s.max() / parts_s.sum(), 0)
-    most = f"The largest part of the average client’s round there is {largest}, {share}."
-    if rest.empty:
-        return sentence + f". {most}"
-    # What it is compared with, and what is said of that.
-    last = len(axis.values) - 1
-    ends = {0: ["the shallowest"], last: ["the deepest"]} if axis.is_cut else {}
-    if axis.base is not None:
-        ends.setdefault(axis.base, []).append("the scenario’s own")
-    less = [
-        escape(f"{percent(1 - least_s / rest[index], 0)} less than ") + axis.said(index) + words
-        for index, words in ({i: f" ({', '.join(w)})" for i, w in ends.items()} or {0: "", last: ""}).items()
-        if index in rest
-    ]
-    return sentence + (": " + listed(less) if less else "") + ". " + _runner_up(axis, rest, least_s) + f" {most}"
+def _by_point(whatif: WhatIfFolder, rows: pd.DataFrame, column: str) -> dict[PointKey, pd.Series]:
+    """By series and index on the axis, a number for each seed."""
+    points = rows.groupby(["series", whatif.along.key], sort=False)
+    return {(series, index): of_seeds.set_index("seed")[column] for (series, index), of_seeds in points}
 
 
-def _runner_up(axis: ShownAxis, rest: pd.Series, least_s: float) -> Markup:
-    close = rest[rest <= least_s * (1 + ALIKE)].sort_values()
-    if len(close):
-        as_good = listed([axis.said(i) for i in close.index[:MAX_REIGNS]])
-        more = f" and {len(close) - MAX_REIGNS} more" if len(close) > MAX_REIGNS else ""
-        are = "is" if len(close) == 1 else "are"
-        return escape(f"Within {percent(ALIKE, 0)}, ") + as_good + f"{more} {are} as good."
-    second = int(rest.index[int(rest.argmin())])
-    return "The second best, " + axis.said(second) + f", takes {percent(rest[second] / least_s - 1, 0)} more."
+def _names(whatif: WhatIfFolder, points: Iterable[PointKey]) -> dict[PointKey, Markup]:
+    return {point: _said(whatif, {"series": point[0], whatif.along.key: point[1]}) for point in points}
 
 
-def _seeds(whatif: WhatIfFolder, series: style.Named, best: int) -> str:
-    """The spread over seeds, and how many of them agree."""
-    own = whatif.here(whatif.points, series).dropna(subset="round_s")
-    rounds_s = own.loc[own[whatif.along.key] == best, "round_s"]
-    if len(rounds_s) == 1:  # an interrupted study may have more seeds elsewhere
-        return " (one seed)"
-    winners = own.loc[own.groupby("seed")["round_s"].idxmin(), whatif.along.key]
-    agreeing = int((winners == best).sum())
-    return (
-        f" (median of {plural(len(rounds_s), 'seed')}, ± {duration(rounds_s.std())}; "
-        f"the best with {'all' if agreeing == len(winners) else f'{agreeing}'} of them)"
-    )
-
-
-def _changes(whatif: WhatIfFolder, series: style.Named) -> Markup:
-    """Say where along the second axis the best changes."""
+def changes(whatif: WhatIfFolder) -> list[Sentence]:
+    """Say where along the second axis the best changes, of the first series that is drawn."""
     across = whatif.across
-    if across is None:
-        return Markup("")
-    axis, times_s = whatif.along, field(whatif, series, across)
-    if len(best_by_column(times_s)) < 2:
-        return Markup("")
-    found = reigns(times_s)
-    if len(found) == 1:
-        always = len(set(best_by_column(times_s).values())) == 1
-        close = "" if always else f", or within {percent(ALIKE, 0)} of it,"
-        return capitalised(axis.said(found[0].best)) + f" is the best{close} at every " + across.noun + "."
-    if across.is_numeric and len(found) <= MAX_REIGNS:
-        told = [axis.said(reign.best) + _span(across, reign) for reign in found]
-    elif across.is_numeric:
-        pair = ((found[0].best, found[0].first), (found[-1].best, found[-1].last))
-        told = [axis.said(best) + " at " + across.said(at) for best, at in pair]
-        told.insert(1, escape(f"{plural(len(found) - 2, 'other')} between"))
-    else:
-        by_best: dict[int, list[Markup]] = {}
-        for reign in found:
-            by_best.setdefault(reign.best, []).extend(across.names[reign.first : reign.last + 1])
-        told = [axis.said(best) + " with " + listed(names) for best, names in by_best.items()]
-    tried = ", of the values tried" if across.is_numeric else ""
-    return Markup("The best {} changes with {}: {}{}.").format(axis.noun, across.noun, listed(told), tried)
-
-
-def _span(across: ShownAxis, reign: draw.Reign) -> Markup:
-    """Say at which values of the second axis a best one is the best."""
+    if across is None or not whatif.drawn:
+        return []
+    rows, times_s = (
+        [whatif.along.said(i) for i in range(len(whatif.along.values))],
+        field(whatif, whatif.drawn[0], across),
+    )
+    noun = whatif.along.noun + (f" of {whatif.drawn[0].label.unescape()}" if len(whatif.series) > 1 else "")
     times = "×" if across.title.endswith("×") else ""
-    first, last = (escape(times) + across.names[i] for i in (reign.first, reign.last))
-    return Markup(" at {}").format(first) if first == last else Markup(" from {} to {}").format(first, last)
+    columns = [escape(times) + name for name in across.names]
+    return best_along(noun, across.noun, rows, columns, times_s, ALIKE, across.is_numeric)
 
 
 def best_in_each_system(whatif: WhatIfFolder) -> Iterator[tuple[dict[Hashable, Any], list[Cell]]]:
@@ -444,7 +386,7 @@ def trained_panels(whatif: WhatIfFolder) -> list[Panel]:
 # What survives uncertainty
 
 
-def verdict(whatif: WhatIfFolder) -> list[Markup]:
+def verdict(whatif: WhatIfFolder) -> list[Sentence]:
     """A sentence on how often the first of the scenario's own system comes first in the draws, and who else does."""
     here = whatif.here(whatif.survival) if len(whatif.draws) else whatif.draws
     if len(here) < 2:
@@ -453,7 +395,9 @@ def verdict(whatif: WhatIfFolder) -> list[Markup]:
     (first,), (other,) = ours.to_dict("records"), here.drop(ours.index).nlargest(1, "first").to_dict("records")
     told = Markup("In {} of {} from the errors of prices and profiles, {} is the first or as good; {} is in {}.")
     share, next_share = percent(first["first"], 0), percent(other["first"], 0)
-    return [told.format(share, _draws(whatif), _said(whatif, first), _said(whatif, other), next_share)]
+    text = told.format(share, _draws(whatif), _said(whatif, first), _said(whatif, other), next_share)
+    facts = {"first": first[whatif.along.key], "share": first["first"], "next": other[whatif.along.key]}
+    return [Sentence(text, facts | {"its share": other["first"]})]
 
 
 def _draws(whatif: WhatIfFolder) -> str:
@@ -507,19 +451,18 @@ def trained(whatif: WhatIfFolder) -> pd.DataFrame:
     return points.merge(whatif.middle[[*at, "round_s"]], on=at)
 
 
-def first_to_target(whatif: WhatIfFolder) -> list[Markup]:
+def first_to_target(whatif: WhatIfFolder) -> list[Sentence]:
     """A sentence on which of the trained points of the scenario's own system reaches the target first."""
     if whatif.overlay.empty:
         return []
-    here = whatif.here(trained(whatif))
-    reached = here[here["valid"] & np.isfinite(here["time_to_accuracy_s"])]
-    sentences = []
-    for point in reached.nsmallest(1, "time_to_accuracy_s").to_dict("records"):
-        whose = " of " + Markup(point["series"]) if len(whatif.series) > 1 else ""
-        target, after = accuracy(point["target_accuracy"]), duration(point["time_to_accuracy_s"])
-        sentence = Markup("Of what was trained, {}{} is the first to reach {} accuracy, after {}.")
-        sentences.append(sentence.format(whatif.along.said(point[whatif.along.key]), whose, target, after))
-    return sentences
+    here = whatif.here(whatif.overlay.astype({"target_accuracy": float, "time_to_accuracy_s": float}))
+    here = here[here["valid"].astype(bool) & (here["target_accuracy"] > 0)]
+    if here.empty:
+        return []
+    seconds = _by_point(whatif, here.fillna({"time_to_accuracy_s": math.inf}), "time_to_accuracy_s")
+    target = f"{accuracy(here['target_accuracy'].median())} accuracy"
+    compared = Compared(f"time to {target}", "shortest", duration, target=target, noun="trained configuration")
+    return lead(compared, seconds, _names(whatif, seconds))
 
 
 def trained_table(whatif: WhatIfFolder, points: pd.DataFrame, folded: str = "") -> Table:

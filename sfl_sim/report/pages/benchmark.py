@@ -8,14 +8,15 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from markupsafe import Markup, escape
+from markupsafe import escape
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.metrics.ranks import interval, ranks
 from sfl_sim.report import figures, style
-from sfl_sim.report.display import any_of, data_size, data_unit, duration, percent, plural, points, prefixed, time_unit
+from sfl_sim.report.display import data_size, data_unit, duration, percent, plural, points, prefixed, time_unit
 from sfl_sim.report.html_page import write_page
+from sfl_sim.report.lead import Compared, lead
 from sfl_sim.report.load import BENCHMARK, OWN_LINKS
 from sfl_sim.report.panel import Cell, Column, Drawing, Panel, Table, by_variant
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
     from rich.table import Table as TerminalTable
+
+    from sfl_sim.report.lead import Sentence
 
 WHAT = (
     ({"is_split": False}, "trains the whole model on the phone"),
@@ -113,44 +116,29 @@ def benchmark_in_terminal(folder: Path) -> TerminalTable:
     return table(found, [column for column in columns(found) if column.key in wanted]).in_terminal()
 
 
-AIMS = (
-    ("score", True, "most accurate"),
-    ("seconds_to_target", False, "first at the target"),
-    ("bytes_to_target", False, "there with the fewest bytes"),
-)
+RANKED = {"score": True, "seconds_to_target": False, "bytes_to_target": False}
+"""The columns by which variants are ranked, and whether more is better."""
 
 
-def headlines(found: BenchmarkTable) -> list[Markup]:
-    """Say who is best in what, and with whose interval of ranks its own overlaps."""
+def headlines(found: BenchmarkTable) -> list[Sentence]:
+    """Say who is most accurate, who is first at the target, and who gets there with the fewest bytes."""
+    target = f"the target ({percent(float(found.own['target'].median()))} in the median)"
+    compared = {
+        "score": Compared("accuracy", "best", percent, more_is_better=True),
+        "seconds_to_target": Compared(f"time to {target}", "shortest", duration, target="the target"),
+        "bytes_to_target": Compared("bytes to the target", "fewest", data_size, target="the target"),
+    }
     sentences = []
-    for column, more, words in AIMS:
-        ranked = ranked_by(found, column, more)
-        if ranked["rank"].isna().all():
-            continue
-        first = str(ranked["rank"].idxmin())
-        if not math.isfinite(found.medians(column)[first]):
-            continue
-        alike = [name for name in ranked.index if name != first and ranked["low"][name] <= ranked["high"][first]]
-        place = f"mean rank {ranked['rank'][first]:.1f} of {len(ranked)}"
-        told = Markup("<b>{}</b> is {} ({})").format(first, words, place)
-        if alike and found.n_seeds > 1:
-            names = any_of([escape(name) for name in alike[:8]])
-            more_of_them = f" and {len(alike) - 8} more" if len(alike) > 8 else ""
-            told += Markup("; its interval overlaps with that of {}{}").format(names, more_of_them)
-        sentences.append(told + ".")
-    missed = [name for name, value in found.medians("seconds_to_target").items() if not math.isfinite(value)]
-    if missed:
-        target = percent(float(found.own["target"].median()))
-        sentences.append(
-            Markup("The target, {} in the median, is missed with at least half of the seeds by {}.").format(
-                target, any_of(list(map(escape, missed)))
-            )
-        )
+    for column, more in RANKED.items():
+        by_seed = found.by_seed(column, late=not more)
+        numbers = {name: by_seed[name] for name in found.variants}
+        sentences += lead(compared[column], numbers, reference=(found.reference, "the reference"))
     return sentences
 
 
-def ranked_by(found: BenchmarkTable, column: str, more: bool) -> pd.DataFrame:
+def ranked_by(found: BenchmarkTable, column: str) -> pd.DataFrame:
     """The mean rank of each variant, with its interval."""
+    more = RANKED[column]
     return ranks(found.by_seed(column, late=not more), more)
 
 
@@ -210,8 +198,8 @@ def columns(found: BenchmarkTable) -> list[Column]:
 def with_ranks(found: BenchmarkTable) -> pd.DataFrame:
     """The rows of the scenario's own links, with the mean ranks of their variants."""
     rows = found.own
-    for column, more, _ in AIMS:
-        ranked = ranked_by(found, column, more).rename(
+    for column in RANKED:
+        ranked = ranked_by(found, column).rename(
             columns={"rank": f"rank_{column}", "low": f"rank_{column}_low", "high": f"rank_{column}_high"}
         )
         rows = rows.merge(ranked, how="left", left_on="variant", right_index=True)

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.metrics.costs import absence_costs
 from sfl_sim.metrics.pareto import non_dominated
-from sfl_sim.report import display, figures, style
+from sfl_sim.report import display, figures, lead, style
 from sfl_sim.report.figures import MAX_POINTS
 from sfl_sim.report.panel import Column, Declared, Panel, by_variant, columns_of
 from sfl_sim.report.results import TIME, columns_for, common_target, knowing, of_each, time_compared, time_in_words
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames, ShownVariant
+    from sfl_sim.report.lead import Sentence
     from sfl_sim.report.results import Numbers
 
 # Where the time goes
@@ -149,27 +150,14 @@ def frontier_panels(frames: Frames) -> list[Panel]:
     return [Panel("What less forgetting costs in time", caption, drawings)]
 
 
-def choice(frames: Frames) -> list[Markup]:
+def choice(frames: Frames) -> list[Sentence]:
     """Say in a sentence which variants are on the front; nothing if all of them are."""
     found = frontier(frames)
     if found is None or found.middle["best"].equals(np.isfinite(found.middle["time_s"])):
         return []
-    names = [variant.html for variant in frames.variants if found.middle["best"].get(variant.label, False)]
-    late = np.isinf(found.middle["time_s"]).any()
-    if len(names) == 1:
-        those = f"{' of those that reach it' if late else ''}{found.told_by_seeds}"
-        read = _as_read(found.middle)
-        ties = read.eq(read.min()).sum()
-        shortest, smallest = (
-            f"the {most} {what}" if ties[column] == 1 else f"a {what} as {as_} as any"
-            for column, most, what, as_ in (
-                ("time_s", "shortest", found.cost, "short"), ("gap", "smallest", "performance gap", "small"),
-            )
-        )  # fmt: skip
-        return [names[0] + f" has both {shortest} and {smallest}{those}."]
-    others = f": every other variant{' that reaches it' if late else ''} is at best as good as one of these in both"
-    choose = escape(f"To trade {found.cost} against performance gap, choose ")
-    return [choose + display.any_of(names) + f"{others}{found.told_by_seeds}."]
+    names = {v.label: v.html for v in frames.variants if found.middle["best"].get(v.label, False)}
+    late = " that reaches the target" if np.isinf(found.middle["time_s"]).any() else ""
+    return [lead.choice([found.cost, "performance gap"], names, late, found.told_by_seeds)]
 
 
 def frontier_figure(frames: Frames, found: Frontier) -> go.Figure:

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 
 from sfl_sim.metrics.landscape import TOLERATED_RISE, rise
 from sfl_sim.report import figures, style
 from sfl_sim.report.about import setup_in_words, warnings
-from sfl_sim.report.display import over_seeds, percent, plural
+from sfl_sim.report.display import over_seeds, plural
 from sfl_sim.report.figures import MAX_NARROW_BANDS
 from sfl_sim.report.html_page import write_page
-from sfl_sim.report.pages.headline import told_by_seeds
+from sfl_sim.report.lead import Compared, lead
 from sfl_sim.report.panel import Declared, Drawing, Table, at_most, by_variant, columns_of
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames, ShownVariant
+    from sfl_sim.report.lead import Sentence
 
     Slices = Sequence[tuple[ShownVariant, pd.DataFrame]]  # the points of each variant
 
@@ -63,24 +63,11 @@ def write_landscape(frames: Frames, points: pd.DataFrame, out: Path) -> Path:
     )  # fmt: skip
 
 
-def headline(lines: Slices) -> list[Markup]:
-    """Say which minimum is the widest, and how accurate its model is."""
-    models = [(variant, _models(points)) for variant, points in lines]
-    known = [(variant, own) for variant, own in models if own["width"].notna().any()]
-    ranked = sorted(known, key=lambda pair: -pair[1]["width"].median())
-    if not ranked:
-        return []
-
-    def told(own: pd.DataFrame) -> str:
-        return f"{own['width'].median():.2f}, at {percent(own['accuracy'].median())} accuracy"
-
-    (first, its), *others = ranked
-    if not others:
-        return [Markup("The minimum of {} has a width of {}.").format(first.html, told(its))]
-    (last, narrow), (_, second) = others[-1], others[0]
-    sentence = Markup("{} has the widest minimum, {}; {} has the narrowest, {}.")
-    sure = told_by_seeds(-its["width"], -second["width"], "{:.2f}".format, "is wider than the next")
-    return [sentence.format(first.html, told(its), last.html, told(narrow)) + sure]
+def headline(lines: Slices) -> list[Sentence]:
+    """Say which minimum is the widest."""
+    widths = {variant.label: _models(points)["width"] for variant, points in lines}
+    names = {variant.label: variant.html for variant, _ in lines}
+    return lead(Compared("width of the minimum", "largest", "{:.2f}".format, more_is_better=True), widths, names)
 
 
 def undertrained(frames: Frames, lines: Slices) -> dict[str, str]:

@@ -13,8 +13,9 @@ from markupsafe import Markup, escape
 
 from sfl_sim.report import figures, style
 from sfl_sim.report.about import setup_in_words, warnings
-from sfl_sim.report.display import any_of, data_size, duration, percent, plural, points, time_unit
+from sfl_sim.report.display import data_size, duration, percent, plural, points, time_unit
 from sfl_sim.report.html_page import write_page
+from sfl_sim.report.lead import Compared, Sentence, choice, lead
 from sfl_sim.report.load import TABLES
 from sfl_sim.report.panel import Cell, Column, Drawing, Panel, Table, by_variant
 from sfl_sim.report.privacy_load import BY_CHANCE, MEASURES, load_results
@@ -57,34 +58,33 @@ def privacy_in_terminal(folder: Path) -> TerminalTable:
     return _table(results, [column for column in _columns(results) if column.key in wanted]).in_terminal()
 
 
-def headline(results: PrivacyResults) -> list[Markup]:
-    """Say what is drawn at the shallowest and at the deepest cut, which variants to choose, and what labels tell."""
-    sentences, measure, variants = list[Markup](), results.measure, results.frames.variants
-    values = results.middle[measure].dropna().to_dict() if measure else {}
-    if drawn := sorted((v for v in variants if v.label in values), key=lambda v: -values[v.label]):
-        texts = [_read(measure, values[variant.label]) for variant in drawn]
-        mean = f" (equal images: 1; their mean image: {_read(measure, results.known_without('mean', measure))})"
-        sentence = Markup("A server that reconstructs what clients hold sees most with {}: {} {}{}").format(
-            results.name(drawn[0]), MEASURES[measure].removesuffix(" (dB)"), texts[0], mean if measure == "ssim" else ""
-        )
-        least = Markup("; it sees least with {}: {}").format(results.name(drawn[-1]), texts[-1])
-        sentences.append(sentence + (least if len(drawn) > 1 else "") + ".")
+def headline(results: PrivacyResults) -> list[Sentence]:
+    """Say who gives least away, which variants to choose, and what labels tell."""
+    sentences, measure, variants = list[Sentence](), results.measure, results.frames.variants
+    names = {variant.label: results.name(variant) for variant in variants}
+    if measure:
+        title = MEASURES[measure].removesuffix(" (dB)")
+        leak = Compared(f"leakage to a server that reconstructs samples ({title})", "least", partial(_read, measure))
+        by_variant = of_each(results.figures.set_index("seed"), variants)
+        sentences += lead(leak, {variant.label: seeds[measure] for variant, seeds in by_variant}, names)
     best = results.middle["best"]
     if best.sum() not in (0, len(best)):
-        choose = escape(f"To trade {time_in_words(results.aim)}, accuracy and leakage against each other, choose ")
-        names = any_of([results.name(variant) for variant in variants if best[variant.label]])
-        sentences.append(choose + names + ": every other variant is at best as good as one of these in all three.")
+        chosen = {label: name for label, name in names.items() if best[label]}
+        sentences.append(choice([time_in_words(results.aim), "accuracy", "leakage"], chosen))
     sorted_right = results.figures["clusters"].dropna()
     if len(sorted_right):
+        least, most = sorted_right.min(), sorted_right.max()
         chance = results.figures["clusters" + BY_CHANCE].median()
-        share = " to ".join(dict.fromkeys(percent(end, 0) for end in (sorted_right.min(), sorted_right.max())))
+        commonest = results.figures["commonest"].median()
+        share = " to ".join(dict.fromkeys(percent(end, 0) for end in (least, most)))
         note = " Here labels travel with what goes up, so this is what one learns who only hears what comes down."
         told = (
             f"The gradients that come back give {share} of the labels away to one who sorts them by direction; "
-            f"always naming the commonest label is right for {percent(results.figures['commonest'].median(), 0)}"
+            f"always naming the commonest label is right for {percent(commonest, 0)}"
             + (f", and sorting at random for {percent(chance, 0)}." if np.isfinite(chance) else ".")
         )
-        sentences.append(escape(told + note * bool(results.table["labels_sent"].any())))
+        facts = {"labels": (least, most), "commonest": commonest, "by chance": chance}
+        sentences.append(Sentence(escape(told + note * bool(results.table["labels_sent"].any())), facts))
     return sentences
 
 

@@ -7,32 +7,29 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
+from sfl_sim.metrics.costs import absence_costs
 from sfl_sim.report import figures, style
 from sfl_sim.report.about import setup_in_words, warnings
-from sfl_sim.report.comparison import (
-    changes,
-    compare,
-    difference_tables,
-    repriced_table,
-)
-from sfl_sim.report.display import plural
+from sfl_sim.report.comparison import before_and_after, changes, compare, difference_tables, repriced_table
+from sfl_sim.report.display import duration, percent, plural
 from sfl_sim.report.frames import merge
 from sfl_sim.report.html_page import Parts, write_page
+from sfl_sim.report.lead import MAX_SENTENCES, Compared, Sentence, lead
 from sfl_sim.report.load import load
 from sfl_sim.report.pages import costs, knowledge, learning, one_round, servers, system
-from sfl_sim.report.pages.headline import headline
-from sfl_sim.report.panel import Cell, Panel, Table
-from sfl_sim.report.results import BYTES, ROUNDS, TIME, aims, paper_table, results_table
+from sfl_sim.report.panel import Cell, Panel, Table, columns_of
+from sfl_sim.report.results import BYTES, ROUNDS, TIME, accuracy, aims, in_words, of_each, paper_table, results_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
     from typing import Literal
 
+    import pandas as pd
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames
@@ -105,7 +102,7 @@ def write_report(runs: Sequence[Path], out: Path, parts: Parts | None = None) ->
     """
     frames = merge([load(folder) for folder in dict.fromkeys(runs)])
     parts = parts or Parts()
-    headlines = parts.make("The summary", lambda: headline(frames), list[Markup]())
+    headlines = parts.make("The summary", lambda: headline(frames), list[Sentence]())
     results = parts.make("The table of results", lambda: _results(frames), list[Table]())
     paper = parts.make("The table computed as in the paper", lambda: paper_table(frames), None)
     shown = parts.draw(_sections(frames))
@@ -131,6 +128,60 @@ def write_report(runs: Sequence[Path], out: Path, parts: Parts | None = None) ->
         comparison=compare(frames.runs) if len(frames.runs) > 1 else None, notes=notes,
         results=[*results, *([paper] if paper else [])], runs=frames.runs, digests=_digests(frames), **LIMITS,
     )  # fmt: skip
+
+
+def headline(frames: Frames) -> list[Sentence]:
+    """The sentences on top: what repricing changed, who is first in time, who learns best, and whom to choose.
+
+    Of a repriced run, all but the first are on those variants whose results of training hold.
+    """
+    repriced, shown = before_and_after(frames), frames.holding
+    if not shown.variants:
+        return [*repriced, Sentence(Markup("No variant is sure to learn the same as before: all must be trained."))]
+    found = [*_in_time(shown), *_in_score(shown), *costs.choice(shown)]
+    if found and len(shown.variants) < len(frames.variants):
+        number = f"{len(shown.variants)} of {plural(len(frames.variants), 'variant')}"
+        first = escape(f"What was learned is known to hold for {number}. Of these: ") + found[0].text
+        found[0] = replace(found[0], text=first)
+    return [*repriced, *found][:MAX_SENTENCES]
+
+
+def _in_time(frames: Frames) -> list[Sentence]:
+    """Who reaches the target first, for the first two targets; without any, whose rounds are the shortest."""
+    names = {variant.label: variant.html for variant in frames.variants}
+    goals = [] if frames.timing_only else [aim for aim in aims(frames) if aim.target is not None]
+    sentences = []
+    for aim in goals[: MAX_SENTENCES - 1]:
+        of, share = aim.reference, f"of whose best {in_words(aim.score)} the target is {accuracy(aim.share)}"
+        compared = Compared(f"time to {aim.name}", "shortest", duration, target=aim.name)
+        seconds = {variant.label: TIME.of_seeds(aim.seeds(variant))["high"] for variant in aim.variants}
+        sentences += lead(compared, seconds, names, (of.label, share) if of else None)
+    if goals:
+        return sentences
+    # Beside whoever may lose participants stands how many it loses: what is lost is not learned.
+    lost = absence_costs(frames.rounds).groupby("variant")["lost_share"].median()
+    names |= {
+        variant.label: variant.html + f" ({percent(lost[variant.label], 0)} of its participants drop out)"
+        for variant in frames.variants
+        if variant.label in lost
+    }
+    round_s = frames.summary["simulated_s"] / frames.summary["rounds"]
+    return lead(Compared("time of a round", "shortest", duration), _by_seed(frames, round_s), names)
+
+
+def _in_score(frames: Frames) -> list[Sentence]:
+    if frames.timing_only:
+        return []
+    (score,) = columns_of("summary", frames.score)
+    compared = Compared(in_words(frames.score), "best", score.read, more_is_better=bool(score.more_is_better))
+    names = {variant.label: variant.html for variant in frames.variants}
+    return lead(compared, _by_seed(frames, frames.summary[frames.score]), names)
+
+
+def _by_seed(frames: Frames, numbers: pd.Series) -> dict[Markup, pd.Series]:
+    """By label of a variant those of its numbers, a column like one of the summary, by seed."""
+    rows = of_each(frames.summary, frames.variants)
+    return {variant.label: numbers.loc[own.index].set_axis(own["seed"]) for variant, own in rows}
 
 
 def panels(frames: Frames) -> list[Panel]:

@@ -17,6 +17,7 @@ from sfl_sim.features.whatif import figures as whatif_figures
 from sfl_sim.features.whatif.load import ShownAxis, WhatIfFolder, load_whatif
 from sfl_sim.features.whatif.page import first_to_target, trained, trained_panels, trained_table
 from sfl_sim.report import style
+from sfl_sim.report.lead import best_by_column
 from sfl_sim.store.columns import BREAKDOWN
 
 if TYPE_CHECKING:
@@ -123,19 +124,9 @@ def test_a_step_lies_where_both_times_are_equal() -> None:
     """One cut needs 10 s whatever the bandwidth, the other 20 s over it: they meet at twice the bandwidth."""
     across = numbers((0.5, 1.0, 4.0, 8.0))
     times_s = np.array([20 / np.array(across.values), np.full(4, 10.0)])
-    first, second = whatif_figures.reigns(times_s)
-    assert (first.best, first.last, second.best, second.first) == (1, 1, 0, 2)
     x, y = whatif_figures.step_line(times_s, across)
     assert list(y) == [1, 1, 1, 1, 0, 0, 0, 0]
     assert x == pytest.approx([-0.5, 0.5, 0.5, 1.5, 1.5, 2.5, 2.5, 3.5])  # 2 is halfway from 1 to 4
-
-
-def test_who_is_ahead_by_less_than_a_percent_does_not_take_over() -> None:
-    times_s = np.array([[10.0, 10.0, 10.0], [11.0, 9.95, 9.5]])
-    assert [(reign.best, reign.first, reign.last) for reign in whatif_figures.reigns(times_s)] == [
-        (0, 0, 1),
-        (1, 2, 2),
-    ]
 
 
 def test_names_have_no_number_between_them() -> None:
@@ -149,7 +140,7 @@ def test_names_have_no_number_between_them() -> None:
 def test_steps_lie_between_the_columns_that_they_part(rows: list[list[float]]) -> None:
     """Whatever the times, and where some are unknown, the line passes all stars from left to right."""
     times_s, values = np.array(rows), (0.1, 0.3, 1.0, 3.0, 10.0)
-    best = whatif_figures.best_by_column(times_s)
+    best = best_by_column(times_s)
     assume(best)
     x, y = whatif_figures.step_line(times_s, numbers(values))
     assert (np.diff(x) >= 0).all()
@@ -220,14 +211,13 @@ def test_what_must_be_trained_has_no_accuracy_and_what_never_gets_there_says_so(
 
 
 def test_the_first_to_the_target_is_among_the_valid(whatif: WhatIfFolder) -> None:
-    quick = whatif.overlay.assign(
-        time_to_accuracy_s=whatif.overlay["time_to_accuracy_s"].mask(~whatif.overlay["valid"], 1.0)
-    )
-    (sentence,) = first_to_target(replace(whatif, overlay=quick.assign(target_accuracy=0.555)))
-    assert "<b>11 dw6</b> of splitfed_v2" in sentence
-    assert "to reach 55.5\u00a0% accuracy" in sentence
-    (panel,) = trained_panels(replace(whatif, overlay=quick.assign(target_accuracy=0.555)))
-    assert panel.figures[0][0] == "Time to 55.5\u00a0% accuracy"
+    overlay = whatif.overlay.assign(target_accuracy=0.555)
+    quick = overlay.assign(time_to_accuracy_s=overlay["time_to_accuracy_s"].mask(~overlay["valid"], 1.0))
+    (sentence,) = first_to_target(replace(whatif, overlay=quick))
+    assert sentence.facts["first"] == [("splitfed_v2", 10)]
+    assert sentence.facts["compared"] == "time to 55.5\u00a0% accuracy"
+    (panel,) = trained_panels(replace(whatif, overlay=quick))
+    assert panel.drawings[0][0] == "Time to 55.5\u00a0% accuracy"
 
 
 def test_a_world_that_is_not_among_the_values_is_drawn_at_the_middle_one(tmp_path: Path) -> None:

@@ -12,13 +12,23 @@ import pandas as pd
 import pytest
 from read_table import read, said
 from rich.console import Console
-from synthetic_whatif import BANDWIDTHS, CUTS, Vary, World, write_whatif
+from synthetic_whatif import BANDWIDTHS, Vary, World, write_whatif
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.features.whatif.figures import firsts, intervals
-from sfl_sim.features.whatif.load import load_whatif
-from sfl_sim.features.whatif.page import best_points, headline, panels, survivors, warnings, whatif_in_terminal
+from sfl_sim.features.whatif.load import WhatIfFolder, load_whatif
+from sfl_sim.features.whatif.page import (
+    SURVIVAL,
+    best_points,
+    headline,
+    panels,
+    survivors,
+    warnings,
+    whatif_in_terminal,
+)
 from sfl_sim.features.whatif.page import write_whatif as write_page
+from sfl_sim.report import display
+from sfl_sim.report.lead import BestSpan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,8 +62,23 @@ def in_terminal(folder: Path) -> str:
     return printed.getvalue()
 
 
-def headlines_of(folder: Path) -> list[str]:
-    return [re.sub("<.*?>", "", told).replace("\u00a0", " ") for told in headline(load_whatif(folder))]
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> WhatIfFolder:
+    """Four cuts at five bandwidths, three seeds."""
+    return load_whatif(write_whatif(tmp_path_factory.mktemp("whatif") / "small", replace(SMALL, seeds=(0, 1, 2))))
+
+
+@pytest.fixture(scope="module")
+def cuts(tmp_path_factory: pytest.TempPathFactory) -> WhatIfFolder:
+    """Four cuts alone, one seed."""
+    return load_whatif(write_whatif(tmp_path_factory.mktemp("whatif") / "cuts", replace(SMALL, axes=(FEW_CUTS,))))
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> WhatIfFolder:
+    """Two series, of which the second one's server is slower; two of the cuts were trained."""
+    world = replace(SMALL, axes=(FEW_CUTS,), series=(("a", 1.0), ("b", 500.0)), trained=(0, 1))
+    return load_whatif(write_whatif(tmp_path_factory.mktemp("whatif") / "two", world))
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +93,11 @@ def page(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
+def whatif(folder: Path) -> WhatIfFolder:
+    return load_whatif(folder)
+
+
+@pytest.fixture(scope="module")
 def shown(folder: Path) -> dict[str, Panel]:
     return panels_of(folder)
 
@@ -75,16 +105,14 @@ def shown(folder: Path) -> dict[str, Panel]:
 def test_what_survives_is_told_in_words_and_tables_on_the_page_and_in_the_terminal(tmp_path: Path) -> None:
     """In four systems all is as undrawn; in the fifth the shallowest cut is the best."""
     folder = write_whatif(tmp_path / "draws", replace(SMALL, draws=5))
-    assert list(panels_of(folder))[1] == "Does it survive what is not known?"
-    first, other = "11 dw6", "1 dw1"
-    assert (
-        f"In 80 % of 5 drawn systems from the errors of prices and profiles, {first} is the first or as good; "
-        f"{other} is in 20 %."
-    ) in headlines_of(folder)
-    shown = io.StringIO()
-    Console(file=shown, width=200).print(whatif_in_terminal(folder))
-    assert "Does it survive what is not known?" in shown.getvalue()
-    assert "First in" in shown.getvalue()
+    whatif = load_whatif(folder)
+    assert panels(whatif)[1].title == SURVIVAL
+    _, survives, _ = headline(whatif)
+    assert survives.facts == {"first": 2, "share": 0.8, "next": 0, "its share": 0.2}
+    assert said(survives.text).startswith("In 80 % of 5 drawn systems")
+    printed = in_terminal(folder)
+    assert SURVIVAL in printed
+    assert "First in" in printed
 
 
 def test_draws_along_an_axis_of_numbers_and_of_several_variants_are_drawn(tmp_path: Path) -> None:
@@ -107,24 +135,19 @@ def test_all_cuts_at_all_bandwidths_with_a_run_have_every_section(page: str, sho
     assert " – what-if</title>" in page
 
 
-def test_it_says_which_cut_is_the_best_what_it_saves_and_where_that_changes(folder: Path) -> None:
-    points = pd.read_parquet(folder / "points.parquet")
-    round_s = points[points[BANDWIDTHS.key] == 1].set_index("model.cut")["round_s"]
+def test_it_says_which_cut_is_the_best_what_it_saves_and_where_that_changes(whatif: WhatIfFolder) -> None:
+    points = whatif.points
+    round_s = points[points[BANDWIDTHS.key] == whatif.others[0].shown].set_index("model.cut")["round_s"]
     best, second = round_s.nsmallest(2).index
-    name = f"{best} {CUTS.names[best - 1]}"
-    where, changes, trained = headlines_of(folder)
+    where, trained, changes = headline(whatif)
 
-    assert where.startswith(
-        f"Cutting after {name} takes the least time of the 25 cuts tried, {round_s[best]:.0f} s a round (one seed)"
-    )
-    assert f"{1 - round_s[best] / round_s[1]:.0%}".replace("%", " %") + " less than 1 dw1 (the shallowest)" in where
-    assert "less than 25 dw13 (the deepest)" in where
-    assert "less than 2 pw1 (the scenario’s own)" in where
-    assert f"The second best, {second} {CUTS.names[second - 1]}, takes" in where
-    assert re.search(r"The largest part of the average client’s round there is straggler wait, \d\d %", where)
-    stretches = f"23 dw12 from ×0.1 to ×0.3, {name} from ×1 to ×3 and 3 dw2 at ×10, of the values tried"
-    assert changes == f"The best cut changes with bandwidth: {stretches}."
-    assert "11 dw6 is the first to reach 60 % accuracy" in trained
+    assert (where.facts["first"], where.facts["next"]) == ([("splitfed_v2", best)], ("splitfed_v2", second))
+    assert where.facts["medians"][("splitfed_v2", 1)] == round_s[1]
+    assert f"<b>2 pw1</b>, the scenario’s own, has {display.duration(round_s[1])}" in where.text
+    assert changes.facts["spans"] == [BestSpan(22, 0, 1), BestSpan(best, 2, 3), BestSpan(2, 4, 4)]
+    assert "<b>23 dw12</b> at ×0.1 to ×0.3" in changes.text
+    assert trained.facts["first"] == [("splitfed_v2", 10)]
+    assert trained.facts["late"] == {("splitfed_v2", 1): (0, 1)}
 
 
 def test_the_page_is_whole_without_the_network_and_names_are_no_tags(tmp_path: Path) -> None:
@@ -159,18 +182,16 @@ def test_what_cannot_be_taken_over_must_be_trained(shown: dict[str, Panel]) -> N
     assert (own.folded, elsewhere.folded) == (False, True)
 
 
-def test_the_legend_of_trained_points_names_each_series_in_its_colour(tmp_path: Path) -> None:
-    world = replace(SMALL, axes=(FEW_CUTS,), series=(("a", 1.0), ("b", 2.0)), trained=(0, 1))
-    legend = panels_of(write_whatif(tmp_path / "legend", world))["Configurations that were trained"].legend
-    assert legend == [("color: #0072B2", "●", "a"), ("color: #D55E00", "●", "b")]
+def test_the_legend_of_trained_points_names_each_series_in_its_colour(two: WhatIfFolder) -> None:
+    (panel,) = (panel for panel in panels(two) if panel.title == SECTIONS[5])
+    assert panel.drawn().legend == [("color: #0072B2", "●", "a"), ("color: #D55E00", "●", "b")]
 
 
-def test_without_other_axes_there_is_neither_a_map_nor_a_boundary(tmp_path: Path) -> None:
-    folder = write_whatif(tmp_path / "one", replace(SMALL, axes=(FEW_CUTS,)))
-    found = panels_of(folder)
-    assert list(found) == [SECTIONS[0], *SECTIONS[3:5]]
-    assert len(headlines_of(folder)) == 1
-    assert "Best cut" in found[SECTIONS[0]].tables[0].titles
+def test_without_other_axes_there_is_neither_a_map_nor_a_boundary(cuts: WhatIfFolder) -> None:
+    found = panels(cuts)
+    assert [panel.title for panel in found] == [SECTIONS[0], *SECTIONS[3:5]]
+    assert len(headline(cuts)) == 1
+    assert "Best cut" in found[0].tables[0].titles
 
 
 def test_of_a_third_axis_one_value_is_drawn_and_all_are_in_the_table(tmp_path: Path) -> None:
@@ -196,52 +217,44 @@ def test_without_cuts_the_first_axis_takes_their_place(tmp_path: Path) -> None:
     axes = (Vary("server.speedup", (1000.0, 10.0, 100.0), base=2), BANDWIDTHS)
     folder = write_whatif(tmp_path / "speedup", replace(SMALL, axes=axes))
     found = panels_of(folder)
-    best, always = headlines_of(folder)
-    assert best.startswith("Server/client compute ratio 1000 takes the least time")
-    assert always == "Server/client compute ratio 1000 is the best at every bandwidth."
+    best, always = headline(load_whatif(folder))
+    assert best.facts["first"] == [("splitfed_v2", 2), ("splitfed_v2", 1)]  # which read alike
+    assert always.facts["spans"] == [BestSpan(2, 0, 4)]
     assert "Time of a round by server/client compute ratio" in found
     assert "Memory does not depend on server/client compute ratio" in found["What it costs a client"].caption
 
 
-def test_several_seeds_have_a_spread_and_say_how_many_agree(tmp_path: Path) -> None:
-    folder = write_whatif(tmp_path / "seeds", replace(SMALL, seeds=(0, 1, 2)))
-    assert re.search(r"\(median of 3 seeds, ± \S+ m?s; the best with (all|\d) of them\)", headlines_of(folder)[0])
-    row = next(row for row in read(best_points(load_whatif(folder))).values() if row["Best cut"][0] == "11 dw6")
+def test_several_seeds_have_a_spread_and_say_how_many_agree(small: WhatIfFolder) -> None:
+    best, *_ = headline(small)
+    assert best.facts["seeds"] == 3
+    assert best.facts["ahead"] <= 3
+    row = next(row for row in read(best_points(small)).values() if row["Best cut"][0] == "11 dw6")
     assert row["A round"][1].startswith("± ")
 
 
-def test_of_several_variants_each_headline_is_short_and_says_whose_it_is(tmp_path: Path) -> None:
-    told = headlines_of(write_whatif(tmp_path / "two", replace(SMALL, series=(("one", 1.0), ("two", 2.0)))))
-    assert [headline.partition(": ")[0][-3:] for headline in told] == ["one", "one", "two", "two"]
-    assert all(headline.count(". ") <= 2 for headline in told)
+def test_of_several_variants_the_first_is_told_at_its_best(two: WhatIfFolder) -> None:
+    (best, _) = headline(two)
+    first, second = (two.best(series) for series in two.series)
+    assert (best.facts["first"], best.facts["next"]) == ([("a", first)], ("b", second))
+    assert set(best.facts["medians"]) == {("a", first), ("b", second)}
 
 
-def test_cuts_within_one_percent_are_as_good(tmp_path: Path) -> None:
-    folder = write_whatif(tmp_path / "tie", replace(SMALL, axes=(FEW_CUTS,)))
-    points = pd.read_parquet(folder / "points.parquet")
-    for other, told in (
-        (1.009, "Within 1 %, 23 dw12 is as good."),
-        (1.02, "The second best, 23 dw12, takes 2 % more."),
-    ):
-        points.assign(round_s=[90.0, 50.0, 10.0, 10.0 * other]).to_parquet(folder / "points.parquet")
-        assert told in headlines_of(folder)[0]
+def test_the_scenario_s_own_cut_may_be_the_best(cuts: WhatIfFolder) -> None:
+    own = replace(cuts, axes=[replace(cuts.along, base=2)])
+    (best,) = headline(own)
+    assert best.facts["first"] == [("splitfed_v2", 2)]
+    assert "the scenario’s own" not in best.text
 
 
-def test_the_scenario_s_own_cut_may_be_the_best(tmp_path: Path) -> None:
-    axes = (replace(FEW_CUTS, base=2),)
-    folder = write_whatif(tmp_path / "own", replace(SMALL, axes=axes))
-    assert headlines_of(folder)[0].startswith("Cutting after 11 dw6, the scenario’s own, takes the least time")
-
-
-def test_unknown_power_and_memory_are_said_and_not_drawn(tmp_path: Path) -> None:
-    folder = write_whatif(tmp_path / "unknown", replace(SMALL, axes=(FEW_CUTS,), powered=False))
-    points, clients = (pd.read_parquet(folder / name) for name in ("points.parquet", "clients.parquet"))
-    points.assign(client_memory_bytes=float("nan")).to_parquet(folder / "points.parquet")
-    clients.assign(memory_bytes=float("nan")).to_parquet(folder / "clients.parquet")
-    found = panels_of(folder)
-    assert "<code>clients.power</code>" in found["What it costs a client"].caption
-    assert "How much memory training takes is not known" in found["What it costs a client"].caption
-    assert "Client memory" not in found[SECTIONS[0]].tables[0].titles
+def test_unknown_power_and_memory_are_said_and_not_drawn(cuts: WhatIfFolder) -> None:
+    unknown = float("nan")
+    points = cuts.points.assign(client_memory_bytes=unknown, client_joule=unknown)
+    found = panels(replace(cuts, points=points, clients=cuts.clients.assign(memory_bytes=unknown, joule=unknown)))
+    caption = found[2].caption
+    assert caption.count("known") == 2
+    assert "<code>clients.power</code>" in caption
+    assert not found[2].drawings
+    assert "Client memory" not in found[0].tables[0].titles
 
 
 def test_an_interrupted_study_shows_what_there_is(tmp_path: Path) -> None:
@@ -254,15 +267,12 @@ def test_an_interrupted_study_shows_what_there_is(tmp_path: Path) -> None:
     assert sum(len(table.rows) for panel in found.values() for table in panel.tables) == 2
 
 
-def test_it_tells_of_no_seed_and_of_no_bandwidth_that_it_has_not_walked(tmp_path: Path) -> None:
-    folder = write_whatif(tmp_path / "begun", replace(SMALL, seeds=(0, 1), status="interrupted"))
-    points = pd.read_parquet(folder / "points.parquet")
-    at_first_cut = points["model.cut"] == SMALL.axes[0].values[0]
-    here = (points[BANDWIDTHS.key] == 1) & ((points["seed"] == 0) | at_first_cut)
-    points[here].to_parquet(folder / "points.parquet")
-    (best,) = headlines_of(folder)
-    assert "takes the least time" in best
-    assert not re.search("median|nan", best)
+def test_it_tells_of_no_seed_and_of_no_bandwidth_that_it_has_not_walked(small: WhatIfFolder) -> None:
+    points, shown = small.points, small.others[0].shown
+    here = (points[BANDWIDTHS.key] == shown) & ((points["seed"] == 0) | (points["model.cut"] == 0))
+    (best,) = headline(replace(small, points=points[here]))
+    assert (best.facts["first"], best.facts["seeds"]) == ([("splitfed_v2", 2)], 1)
+    assert "nan" not in best.text
 
 
 def test_a_table_without_an_axis_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,142 @@
+"""Sentences at the top of pages: who is first, where another one is, and whom to choose; tested by their facts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markupsafe import Markup
+from read_table import untagged
+
+from sfl_sim.report import lead
+from sfl_sim.report.display import duration, percent
+from sfl_sim.report.lead import BestSpan, Compared, best_along, best_spans, choice
+
+NEVER = math.inf
+TIME = Compared("time to 70 % accuracy", "shortest", duration, target="70 % accuracy")
+ACCURACY = Compared("accuracy", "best", percent, more_is_better=True)
+
+
+def said(compared: Compared, numbers: dict[str, list[float]], **more: Any) -> lead.Sentence:
+    by_seed = {label: pd.Series(of_seeds, dtype=float) for label, of_seeds in numbers.items()}
+    (sentence,) = lead.lead(compared, by_seed, **more)
+    return sentence
+
+
+@pytest.mark.parametrize(
+    ("compared", "numbers", "facts", "words"),
+    [
+        (TIME, {"b": [15, 30, 60], "a": [10, 20, 30]},
+         {"first": ["a"], "next": "b", "seeds": 3, "ahead": 3}, ["20 s", "30 s", "1.50", "all 3 seeds"]),
+        (TIME, {"a": [10, 20, 30], "b": [15, 19, 60]},
+         {"first": ["b"], "next": "a", "seeds": 3, "ahead": 1}, ["19 s", "20 s", "only 1 of 3"]),
+        (TIME, {"a": [1], "b": [2]}, {"first": ["a"], "ahead": 1, "seeds": 1}, ["one seed"]),
+        (ACCURACY, {"a": [0.5, 0.7], "b": [0.6, 0.8]}, {"first": ["b"], "next": "a", "ahead": 2}, ["70.0 %", "60.0 %"]),
+        # What reads alike is equal: nobody leads by 0.2 ms in a minute.
+        (TIME, {"a": [60.0002, 70], "b": [60, 70], "c": [90, 90]}, {"first": ["b", "a"], "next": "c"}, ["1 min"]),
+        (TIME, {"a": [60.0002], "b": [60]}, {"first": ["b", "a"]}, ["Both", "1 min"]),
+        (TIME, {"a": [60, 80, 80], "b": [60.0002, 90, 90]}, {"ahead": 2, "level": 1}, ["only 2 of 3", "1"]),
+        # A seed that misses the target is told, and one that has no number is left out.
+        (TIME, {"a": [10, 20, NEVER], "b": [30, 40, 50]},
+         {"first": ["a"], "late": {"a": (2, 3)}, "ahead": 2}, ["2 of 3 seeds", "40 s"]),
+        (TIME, {"a": [10, math.nan], "b": [20, 20]}, {"first": ["a"], "seeds": 1, "late": {}}, ["one seed"]),
+        (TIME, {"a": [10, 20], "b": [NEVER, NEVER]}, {"first": ["a"], "late": {"b": (0, 2)}}, ["b does not reach"]),
+        (TIME, {"a": [10, 20], "b": [9, NEVER]}, {"first": ["a"], "late": {"b": (1, 2)}}, ["more than half of its"]),
+        (TIME, {"a": [NEVER], "b": [NEVER]}, {"first": [], "late": {"a": (0, 1), "b": (0, 1)}}, ["No variant"]),
+        (TIME, {"a": [5], "b": [math.nan]}, {"first": ["a"], "medians": {"a": 5}}, ["a is 5 s"]),
+    ],
+)  # fmt: skip
+def test_the_facts_of_a_lead_are_in_its_sentence(
+    compared: Compared, numbers: dict[str, list[float]], facts: dict[str, Any], words: list[str]
+) -> None:
+    sentence = said(compared, numbers)
+    assert {key: sentence.facts.get(key) for key in facts} == facts
+    for word in words:
+        assert word in " ".join(untagged(sentence.text).split())
+
+
+def test_without_numbers_there_is_no_sentence() -> None:
+    assert lead.lead(TIME, {}) == lead.lead(TIME, {"a": pd.Series([math.nan])}) == []
+
+
+def test_seeds_of_their_own_agree_on_nothing() -> None:
+    (sentence,) = lead.lead(TIME, {"a": pd.Series([1.0], index=[0]), "b": pd.Series([2.0], index=[1])})
+    assert (sentence.facts["first"], sentence.facts["seeds"]) == (["a"], 0)
+
+
+def test_a_reference_is_named_unless_it_is_already() -> None:
+    numbers = {"a": [1.0], "b": [2.0], "c": [3.0]}
+    for reference, times in (("a", 1), ("b", 1), ("c", 1)):
+        text = said(TIME, numbers, reference=(reference, "the reference")).text
+        assert text.count(f"<b>{reference}</b>") == times
+        assert ("the reference" in text) == (reference == "c")
+
+
+def test_names_may_have_marks_and_are_escaped_without() -> None:
+    assert "<b>&lt;i&gt;</b>" in said(TIME, {"<i>": [1.0], "b": [2.0]}).text
+    marked = {"a": Markup("<i>●</i> a"), "b": Markup("b")}
+    assert said(TIME, {"a": [1.0], "b": [2.0]}, names=marked).text.startswith("<i>●</i> a has ")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=5))
+def test_seeds_are_counted_one_by_one(seeds: list[tuple[int, int]]) -> None:
+    ours, theirs = (list(map(float, numbers)) for numbers in zip(*seeds, strict=True))
+    compared = Compared("time", "shortest", "{:.1f}".format)
+    facts = said(compared, {"ours": ours, "theirs": theirs}).facts
+    if np.median(ours) == np.median(theirs):
+        assert sorted(facts["first"]) == ["ours", "theirs"]
+        return
+    sign = 1 if np.median(ours) < np.median(theirs) else -1
+    assert facts["first"] == ["ours" if sign == 1 else "theirs"]
+    assert facts["ahead"] == sum(sign * one < sign * other for one, other in seeds)
+    assert (facts["level"], facts["seeds"]) == (sum(one == other for one, other in seeds), len(seeds))
+
+
+# Where another one is the best
+
+NAMES = [Markup("<b>a</b>"), Markup("<b>b</b>")]
+AT = [Markup("×1"), Markup("×2"), Markup("×4")]
+
+
+def along(numbers: list[list[float]], **more: Any) -> list[lead.Sentence]:
+    return best_along("cut", "bandwidth", NAMES, AT, np.array(numbers), 0.01, **more)
+
+
+def test_who_is_ahead_by_less_than_a_percent_does_not_take_over() -> None:
+    times_s = np.array([[10.0, 10.0, 10.0], [11.0, 9.95, 9.5]])
+    assert best_spans(times_s, 0.01) == [BestSpan(0, 0, 1), BestSpan(1, 2, 2)]
+
+
+def test_a_change_is_told_with_the_values_at_which_it_was_seen() -> None:
+    rows = [[1.0, 2.0, 3.0], [2.0, 1.0, 1.0]]
+    (sentence,) = along(rows)
+    assert sentence.facts["spans"] == [BestSpan(0, 0, 0), BestSpan(1, 1, 2)]
+    assert "<b>a</b> at ×1; <b>b</b> at ×2 to ×4" in sentence.text
+    (sentence,) = along(rows, is_numeric=False)  # there is nothing between names
+    assert "<b>b</b> at ×2 and ×4" in sentence.text
+
+
+def test_the_same_best_everywhere_is_told_as_such_and_one_value_tells_nothing() -> None:
+    (sentence,) = along([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]])
+    assert sentence.facts["spans"] == [BestSpan(0, 0, 2)]
+    assert "within" not in sentence.text
+    (sentence,) = along([[1.0, 1.0, 1.0], [2.0, 0.995, 2.0]])
+    assert "within 1" in sentence.text
+    assert along([[1.0, math.nan, math.nan], [2.0, math.nan, math.nan]]) == []
+
+
+# Whom to choose
+
+
+def test_those_on_the_front_are_named() -> None:
+    sentence = choice(["time", "gap"], {"a": NAMES[0], "b": NAMES[1]})
+    assert sentence.facts == {"figures": ["time", "gap"], "chosen": ["a", "b"]}
+    assert "choose <b>a</b> or <b>b</b>" in sentence.text
+    sentence = choice(["time", "gap"], {"a": NAMES[0]}, " that gets there")
+    assert (sentence.facts["chosen"], "that gets there" in sentence.text) == (["a"], True)
