@@ -63,12 +63,12 @@ EXAMPLES = {
 }
 """Examples of keys that neither a page of this site nor a shipped scenario gives."""
 TRAITS = {
-    "is split": lambda kind: kind.splits(kind.Options()),
+    "is split": lambda kind: kind.has("is_split", kind.Options()),
     "one model at the server": lambda kind: kind.shares_server_model,
-    "obeys `server.order`": lambda kind: kind.serves_in_order(kind.Options()),
+    "obeys `server.order`": lambda kind: kind.has("follows_order", kind.Options()),
     "tiers of servers": lambda kind: kind.tiered,
-    "gradients come down": lambda kind: kind.splits(kind.Options()) and kind.sends_gradients,
-    "labels go up": lambda kind: kind.splits(kind.Options()) and kind.sends_labels,
+    "gradients come down": lambda kind: kind.has("is_split", kind.Options()) and kind.sends_gradients,
+    "labels go up": lambda kind: kind.has("is_split", kind.Options()) and kind.sends_labels,
     "clients upload models": lambda kind: kind.uploads_model,
     "exits at clients": lambda kind: kind.has_exits,
 }

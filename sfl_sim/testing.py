@@ -393,7 +393,6 @@ def check_deployed(case: Case, world: World = USUAL) -> None:
     """Expect each client to have a model with which it answers, cut and with an exit as the method's traits say."""
     method, clock, _ = world.run(case)
     clock.run(method.finish(), 2, in_round=False)
-    _expect(method.is_split == case.kind.splits(method.options), "is_split is not what `splits` says of its options")
     with suppress(ScenarioError):  # several models answer at once
         _trait(method, "has_exits", method.deployed(0).head is not None, "clients have an exit")
     front, back = method.sides(0)

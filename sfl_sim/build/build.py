@@ -73,7 +73,7 @@ def build_method(
     kind = find_method(scenario.method.name)
     net = build_network(scenario, dataset)
     options = method_options(kind, scenario)
-    cuts, round_cuts, cut_policy = _cuts(scenario, net, fleet) if kind.splits(options) else ([], [], None)
+    cuts, round_cuts, cut_policy = _cuts(scenario, net, fleet) if kind.has("is_split", options) else ([], [], None)
     if net.lora and not kind.trains_part1:
         net = build_network(scenario, dataset, above=max(cuts))
     net = net.with_settings(replace(net.forward_settings, loss=build_loss(train, dataset, net, device)))

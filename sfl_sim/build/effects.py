@@ -25,11 +25,11 @@ NeedCheck = Callable[[type[Method], MethodOptions], bool]
 
 
 def _splits(kind: type[Method], options: MethodOptions) -> bool:
-    return kind.splits(options)
+    return kind.has("is_split", options)
 
 
 def _gets_gradients(kind: type[Method], options: MethodOptions) -> bool:
-    return kind.splits(options) and kind.sends_gradients
+    return kind.has("is_split", options) and kind.sends_gradients
 
 
 NEEDS: dict[str, tuple[NeedCheck, str]] = {
@@ -77,7 +77,7 @@ def _keys(scenario: Scenario) -> Iterator[tuple[str, Any, str]]:
         why = f"with {name}: the server serves no jobs in an order"
         for key in ("order", "burst"):
             if (value := getattr(station, key)) != getattr(DEFAULTS.server, key):
-                yield f"{section}.{key}", value, "" if in_turn and kind.serves_in_order(options) else why
+                yield f"{section}.{key}", value, "" if in_turn and kind.has("follows_order", options) else why
 
 
 def _queues(scenario: Scenario) -> Iterator[tuple[str, StationSection, bool]]:

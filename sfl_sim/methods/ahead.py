@@ -16,7 +16,7 @@ from pydantic import Field
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import Method, MethodOptions, Task, once_a_round
-from sfl_sim.methods.split import Copies, TwoParts
+from sfl_sim.methods.split import Copies, TwoParts, in_turn
 from sfl_sim.models.auxiliary import Aux, auxiliary_network
 from sfl_sim.models.network import Network
 from sfl_sim.models.part import Part
@@ -207,9 +207,6 @@ class Ahead(RunsAhead, TwoParts, Copies):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.client_model: Replica | Bundle = self.part1
-        shared = self.serves_in_order(self.options)
-        self.shares_server_model = self.depends_on_time = self.follows_order = shared
-        self.forgets_lost = not shared
         if isinstance(self.options, UploadOptions) and self.options.upload == "last":
             h, fewest = self.options.upload_every, min(map(self.data.n_batches, range(len(self.data))))
             if h > fewest:
@@ -219,9 +216,9 @@ class Ahead(RunsAhead, TwoParts, Copies):
                 raise ScenarioError(problem, key="method.upload_every", found=h, allowed=f"1 to {fewest}")
 
     @classmethod
-    def serves_in_order(cls, options: MethodOptions) -> bool:
-        """Say whether clients take turns at part-2."""
-        return options.server == "shared" if isinstance(options, UploadOptions) else cls.follows_order
+    def traits(cls, options: MethodOptions) -> Mapping[str, bool]:
+        """Return what follows from whether clients take turns at part-2."""
+        return in_turn(options.server == "shared" if isinstance(options, UploadOptions) else cls.follows_order)
 
     def n_jobs(self, n_batches: int, round: int) -> int:
         """Count the jobs at part-2 of a client with so many mini-batches: one for every upload."""

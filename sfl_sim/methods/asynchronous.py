@@ -99,15 +99,14 @@ class Asynchronous(SplitStep):
     depends_on_time = True
 
     @classmethod
-    def splits(cls, options: MethodOptions) -> bool:
-        """True with the clients of splitfed_v1."""
-        return isinstance(options, AsynchronousOptions) and options.host == "splitfed_v1"
+    def traits(cls, options: MethodOptions) -> Mapping[str, bool]:
+        """Return whether the host splits the model."""
+        return {"is_split": options.host == "splitfed_v1"} if isinstance(options, AsynchronousOptions) else {}
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         if isinstance(self.options, AsynchronousOptions):
             self.max_staleness = self.options.max_staleness
-        self.is_split = self.splits(self.options)
         self.parts = task.split(task.cut) if self.is_split else task.split()
         self.nodes = (AGGREGATOR, SERVER)[: len(self.parts)]
         self.version = 0

@@ -315,6 +315,7 @@ class Method(ABC):
         self.data = task.data
         self.wire = task.wire
         self.options = options or self.Options()
+        vars(self).update(self.traits(self.options))
         self.cuts: Sequence[int] = task.cuts
         """Wherever a client ever cuts the model; empty without a cut."""
         self.rule: GradientRule | None = None
@@ -330,14 +331,14 @@ class Method(ABC):
         return self.is_split and self.sends_gradients
 
     @classmethod
-    def splits(cls, options: MethodOptions) -> bool:
-        """Say whether the model is cut with these options: what `is_split` of the method will be."""
-        return cls.is_split
+    def traits(cls, options: MethodOptions) -> Mapping[str, bool]:
+        """Return the traits that the options decide on, by name; by default none."""
+        return {}
 
     @classmethod
-    def serves_in_order(cls, options: MethodOptions) -> bool:
-        """Say what `follows_order` of the method will be with these options."""
-        return cls.follows_order
+    def has(cls, trait: str, options: MethodOptions) -> bool:
+        """Return whether a method with these options has a trait."""
+        return bool(cls.traits(options).get(trait, getattr(cls, trait)))
 
     @classmethod
     def at_client(cls, network: Network, cut: int, options: MethodOptions) -> tuple[Network, int]:

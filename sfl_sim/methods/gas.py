@@ -57,11 +57,6 @@ class Gas(Asynchronous, survives=True):
         self.n_wanted = 0
         """Number of mini-batches that make a step: as many as clients train at a time."""
 
-    @classmethod
-    def splits(cls, options: MethodOptions) -> bool:
-        """True: part-2 is the server's."""
-        return True
-
     def setup(self) -> Flow:
         """Let clients tell how many samples of each label they have."""
         yield from self.tell_labels()

@@ -117,6 +117,12 @@ class SharedServer(SplitStep, Copies):
         return model
 
 
+def in_turn(shared: bool) -> dict[str, bool]:
+    """Return the traits of a method whose clients train one part at the server in turn, or each a copy of it."""
+    follow = ("follows_order", "shares_server_model", "depends_on_time")
+    return dict.fromkeys(follow, shared) | {"forgets_lost": not shared}
+
+
 def part1_of(model: Replica | Bundle) -> Replica:
     """Give the part-1 with which a client's model begins."""
     return model.replicas[0] if isinstance(model, Bundle) else model

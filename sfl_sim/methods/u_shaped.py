@@ -6,7 +6,7 @@ Vepakomma et al., "Split Learning for Health: Distributed Deep Learning without 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task, once_a_round
-from sfl_sim.methods.split import SplitStep, part1_of
+from sfl_sim.methods.split import SplitStep, in_turn, part1_of
 from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, Replica
@@ -46,7 +46,6 @@ class UShaped(SplitStep, regular=True, survives=True):
     examples = (UShapedOptions(), UShapedOptions(server="shared"), UShapedOptions(tail=0))
     neutral = UShapedOptions()
     sends_labels, only_averages = False, True
-    follows_order = depends_on_time = True  # unless every client has a copy
     forward = Forward(labelled=False)
 
     def __init__(self, task: Task, options: UShapedOptions | None = None) -> None:
@@ -63,14 +62,12 @@ class UShaped(SplitStep, regular=True, survives=True):
         self.n_last = tail
         self.part1, self.part2, *self.part3 = task.split(task.cut, *([end] if tail else []))
         self.client_model: Replica | Bundle = Bundle([self.part1, *self.part3]) if tail else self.part1
-        self.shares_server_model = self.depends_on_time = self.follows_order = self.serves_in_order(self.options)
-        self.forgets_lost = not self.shares_server_model
 
     @classmethod
-    def serves_in_order(cls, options: MethodOptions) -> bool:
-        """Say whether clients take turns at the server."""
+    def traits(cls, options: MethodOptions) -> Mapping[str, bool]:
+        """Return what follows from whether clients take turns at the server."""
         assert isinstance(options, UShapedOptions)
-        return options.server == "shared"
+        return in_turn(options.server == "shared")
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """Clients side by side; w1, w3 <- sum_c k_c w_c, and w2 likewise, or by every mini-batch in turn."""

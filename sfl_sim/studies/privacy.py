@@ -37,4 +37,4 @@ def _splits(variant: Variant) -> bool:
     """True if the variant's method has a cut, as its options say."""
     kind = find_method(variant.scenario.method.name)
     with variant.places.locating():
-        return kind.splits(method_options(kind, variant.scenario))
+        return kind.has("is_split", method_options(kind, variant.scenario))

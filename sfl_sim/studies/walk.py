@@ -45,7 +45,7 @@ def memory_bytes(scenario: Scenario, network: Network, cut: int) -> int:
     train, kind = scenario.train, find_method(scenario.method.name)
     options = method_options(kind, scenario)
     return client_memory_bytes(
-        *(kind.at_client(network, cut, options) if kind.splits(options) else (network, cut)),
+        *(kind.at_client(network, cut, options) if kind.has("is_split", options) else (network, cut)),
         batch_size=largest_batch(train),
         n_moments=optimiser_of(optimiser_kind(train.optimizer, "train.optimizer"), 1.0, train.momentum).n_moments,
         trains=kind.trains_part1,

@@ -28,7 +28,7 @@ SPLIT = [name for name, kind in METHODS.items() if kind.is_split]
 
 def experiment(method="splitfed_v2", device=CPU, cut=1, leakage=None, rounds=1, **sections):
     kind = METHODS[method]
-    options = next(case.options for case in cases_of(kind) if kind.splits(case.options) or not kind.is_split)
+    options = next(case.options for case in cases_of(kind) if kind.has("is_split", case.options) or not kind.is_split)
     scenario = {
         "data": {"train_samples": 96, "test_samples": 40, "partition": {"kind": "iid"}},
         "clients": {"count": 4},

@@ -258,7 +258,7 @@ def test_what_is_served_in_the_end_is_cut_as_the_host_s(host):
     method, *_ = simulate("fedasync", work, options={"host": host})
     found, usual = method.deployed(0), METHODS[host](work).deployed(0)
     assert (found.device_work, found.server_work) == (usual.device_work, usual.server_work)
-    assert method.is_split == method.splits(method.options) == (host == "splitfed_v1")
+    assert method.is_split == method.has("is_split", method.options) == (host == "splitfed_v1")
     assert method.server_bytes(range(3)) == METHODS[host](work).server_bytes(range(3))
 
 

@@ -29,7 +29,7 @@ from sfl_sim.training.executors import Eager
 SPLIT = {
     case.kind: case
     for case in reversed(CASES)
-    if case.kind.splits(case.options) and takes(case, wire=Wire(TopK()))
+    if case.kind.has("is_split", case.options) and takes(case, wire=Wire(TopK()))
 }  # fmt: skip
 """Of each split method the first example that takes a codec."""
 ALONE = [

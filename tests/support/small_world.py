@@ -30,7 +30,7 @@ def takes(case, **settings):
     return True
 
 
-ANY_CUT = [case for case in CASES if case.kind.splits(case.options) and takes(case, cuts=[1, 2, 1])]
+ANY_CUT = [case for case in CASES if case.kind.has("is_split", case.options) and takes(case, cuts=[1, 2, 1])]
 """Methods whose clients may have different cuts."""
 
 
