@@ -99,4 +99,10 @@ def test_one_operation_goes_the_way_that_the_page_says():
 def test_files_and_names_on_the_page_exist():
     for name in re.findall(r"`(sfl_sim/[\w/]+(?:\.py|/))`", PAGE):
         assert (ROOT / name).exists(), name
-    assert sfl_sim.run
+    files = [*PACKAGE.rglob("*.py")]
+    words = set(re.findall(r"\w+", " ".join(file.read_text(encoding="utf-8") for file in files)))
+    cited = " ".join(re.findall(r"`([^`\n]+)`", PAGE))
+    cited_files = set(re.findall(r"\w+\.py\b", cited))
+    assert cited_files - {file.name for file in files} == set()
+    assert {file.name for file in PACKAGE.glob("[a-z]*.py")} - cited_files == set()
+    assert set(re.findall(r"\b[A-Z]\w+", cited)) - words == set()
