@@ -1,8 +1,7 @@
 """What a scenario may name: for `sfl-sim list` and `sfl-sim list schema`, and for errors in a scenario.
 
-Methods, models, data sets, ... are described where they are written. That code imports torch, which takes seconds, so
-descriptions are read from catalogue.json instead. `python -m sfl_sim.build.catalogue` writes this file anew, and a
-test compares it with the code.
+Methods, models, data sets, ... are described where they are written. That code imports torch, which takes seconds:
+where nothing else needs torch, the description of an earlier command is read (`code_version.described`).
 """
 
 from __future__ import annotations
@@ -10,11 +9,12 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from sfl_sim.build.code_version import described
 from sfl_sim.errors import ScenarioError
 from sfl_sim.installed import KINDS, installed, is_of_library
 from sfl_sim.scenario.load import Study
@@ -26,7 +26,6 @@ from sfl_sim.system.cost import MACS
 from sfl_sim.system.network import trace_names
 from sfl_sim.system.profiles import available, find
 
-FILE = Path(__file__).with_suffix(".json")
 NAMED = {
     "method": "methods",
     "method.name": "methods",
@@ -61,14 +60,17 @@ ABOUT_PROFILES = {
     "availability": "when clients are available",
 }
 NO_NAME = "no such name, nor a package.module:name of your own"
-STALE = "is in the code, but not yet in catalogue.json: python -m sfl_sim.build.catalogue writes it anew"
 PROBLEMS = {"model.name": "no such model", "data.name": "unknown data set"}
 """Problems of unknown names, by key, where they cannot be code of a user's own."""
 
 
+Entries = dict[str, dict[str, dict[str, Any]]]
+
+
 @cache
-def _stored() -> dict[str, dict[str, dict[str, Any]]]:
-    entries: dict[str, dict[str, dict[str, Any]]] = json.loads(FILE.read_text(encoding="utf-8"))
+def shipped() -> Entries:
+    """Return what comes with sfl-sim, by kind and name: about it, and the JSON Schema of its options if it has any."""
+    entries: Entries = _entries() if "torch" in sys.modules else described("catalogue", _entries)
     return entries
 
 
@@ -76,7 +78,7 @@ def catalogue() -> dict[str, dict[str, str]]:
     """Return the names by kind, each with what it is, and a line for each of its options."""
     names = {
         kind: {name: "\n".join([entry["about"], *_option_lines(entry)]) for name, entry in table.items()}
-        for kind, table in _stored().items()
+        for kind, table in shipped().items()
     }
     for kind in KINDS:
         names[kind] = {name: f"from {point.value}" for name, point in installed(kind).items()} | names[kind]
@@ -97,7 +99,7 @@ def _option_lines(entry: Mapping[str, Any]) -> Iterator[str]:
 def choices() -> dict[str, list[str]]:
     """Return the names, of sfl-sim and of installed packages, by the scenario key that takes them."""
     named = {
-        key: [*dict.fromkeys([*_stored()[kind], *(installed(kind) if kind in KINDS else ())])]
+        key: [*dict.fromkeys([*shipped()[kind], *(installed(kind) if kind in KINDS else ())])]
         for key, kind in NAMED.items()
     }
     profiles = {key: available(kind) for key, kind in PROFILES.items()}
@@ -106,7 +108,7 @@ def choices() -> dict[str, list[str]]:
 
 def method_options() -> dict[str, Schema]:
     """Return the JSON Schema of each method's options."""
-    return {name: entry["options"] for name, entry in _stored()["methods"].items()}
+    return {name: entry["options"] for name, entry in shipped()["methods"].items()}
 
 
 def check_names(study: Study) -> None:
@@ -144,12 +146,11 @@ def _check(kind: str, key: str, name: str | None, options: Mapping[str, Any] | N
     """Raise ScenarioError if `name` is neither known nor perhaps code of a user's own, or has no such options."""
     if name is None or (key not in PROBLEMS and ":" in name):
         return
-    entries = {"none": {}, **_stored()[kind], **SHORT} if kind == "codecs" else _stored()[kind]
+    entries = {"none": {}, **shipped()[kind], **SHORT} if kind == "codecs" else shipped()[kind]
     if name not in entries:
         if name in installed(kind):
             return
-        problem = STALE if _is_in_the_code(kind, name) else PROBLEMS.get(key, NO_NAME)
-        raise ScenarioError(problem, key=key, found=name, allowed=[*entries, *installed(kind)])
+        raise ScenarioError(PROBLEMS.get(key, NO_NAME), key=key, found=name, allowed=[*entries, *installed(kind)])
     section, _, head = key.rpartition(".")
     allowed = [head, *entries[name].get("options", {}).get("properties", {})]
     for option in options or {}:
@@ -157,19 +158,13 @@ def _check(kind: str, key: str, name: str | None, options: Mapping[str, Any] | N
             raise unknown_option(name, f"{section}.{option}", allowed)
 
 
-def _is_in_the_code(kind: str, name: str) -> bool:
-    """Return True if the code has such a name; it is asked, which imports torch, only if a source has the word."""
-    sources = (source.read_text(encoding="utf-8") for source in FILE.parents[1].rglob("*.py"))
-    return any(f'"{name}":' in source for source in sources) and name in described()[kind]
-
-
 def unknown_option(name: str, key: str, allowed: list[str]) -> ScenarioError:
     """Return the error for a key that what is called `name` does not have."""
     return ScenarioError(f"unknown key of {name}", key=key, found=key.rpartition(".")[2], allowed=allowed)
 
 
-def described() -> dict[str, dict[str, dict[str, Any]]]:
-    """Describe, from the code itself, what catalogue.json holds: by kind and name, about it and its options."""
+def _entries() -> Entries:
+    """Describe what ships from the code itself, which imports torch."""
     from sfl_sim.data.loading import DATASETS
     from sfl_sim.data.partition import PARTITIONS
     from sfl_sim.methods import METHODS
@@ -219,7 +214,3 @@ def _options_schema(kind: Any) -> Schema:
     for section in (schema, *schema.get("$defs", {}).values()):
         section.pop("description", None)
     return schema
-
-
-if __name__ == "__main__":
-    FILE.write_text(json.dumps(described(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

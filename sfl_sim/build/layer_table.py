@@ -1,15 +1,8 @@
-"""Costs of each layer of a network, and the layers after which a cut can be optimal: for planners and reports.
-
-To price a model of the zoo takes torch and torchvision, which take seconds to import. What its layers cost for the data
-that it is mostly used on is therefore also in layer_table.json. `python -m sfl_sim.build.layer_table` writes this file
-anew, and a test compares it with the code.
-"""
+"""Costs of each layer of a network, and the layers after which a cut can be optimal: for planners and reports."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -19,7 +12,6 @@ from sfl_sim.metrics.pareto import non_dominated
 if TYPE_CHECKING:
     from sfl_sim.models.network import Network
 
-FILE = Path(__file__).with_suffix(".json")
 IMAGE = ((3, 32, 32), 10)
 USUAL = {"cnn_small": ((1, 8, 8), 10), "lenet5": ((1, 28, 28), 10), "cnn8": ((1, 28, 28), 10),
          "char_transformer": ((80,), 80), "gpt_small": ((80,), 80), "gpt2": ((512,), 50_257),
@@ -41,13 +33,7 @@ def layer_table(network: Network) -> pd.DataFrame:
     this layer), pareto: True if no other cut is at least as good in client MACs and in activation bytes, and better in
     one of them; False for the last layer, after which there is no cut.
     """
-    return _with_cuts(costs(network))
-
-
-def stored_table(model: str, sample_shape: tuple[int, ...], n_labels: int) -> pd.DataFrame | None:
-    """Return the zoo's `model`'s table without pricing it; None if it is not stored for such data."""
-    stored = json.loads(FILE.read_text(encoding="utf-8")).get(model)
-    return _with_cuts(stored) if stored and (sample_shape, n_labels) == usual_data(model) else None
+    return with_cuts(costs(network))
 
 
 def costs(network: Network) -> dict[str, list[Any]]:
@@ -62,21 +48,10 @@ def costs(network: Network) -> dict[str, list[Any]]:
     }
 
 
-def _with_cuts(costs: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
+def with_cuts(costs: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
+    """Return `layer_table` of what `costs` has given."""
     table = pd.DataFrame(costs)
     table.insert(0, "layer", range(1, len(table) + 1))
     cuts = table[:-1]
     table["pareto"] = [*non_dominated(cuts["macs"].cumsum(), cuts["activation_bytes"]), False]
     return table
-
-
-def described() -> dict[str, dict[str, list[Any]]]:
-    """Price, with the code itself, what layer_table.json holds: the zoo's models for the data of `usual_data`."""
-    from sfl_sim.models.zoo import MODELS, network
-
-    return {name: costs(network(name, *usual_data(name))) for name in MODELS}
-
-
-if __name__ == "__main__":
-    models = (f"{json.dumps(name)}: {json.dumps(layers)}" for name, layers in described().items())
-    FILE.write_text("{\n" + ",\n".join(models) + "\n}\n", encoding="utf-8")

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -16,8 +16,6 @@ from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.installed import is_of_library
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from sfl_sim.scenario.load import Study
 
 lists = typer.Typer(
@@ -236,31 +234,34 @@ def layers(
 
     Example: sfl-sim list layers mobilenet_v1 --input 3x32x32
     """
-    from sfl_sim.build.catalogue import choices
-    from sfl_sim.build.layer_table import stored_table, usual_data
+    from sfl_sim.build.catalogue import choices, shipped
+    from sfl_sim.build.code_version import described
+    from sfl_sim.build.layer_table import usual_data, with_cuts
     from sfl_sim.report.pages.system import layers_in_terminal
 
-    is_stored = os.path.exists(model) and model not in choices()["model.name"]
-    usual_shape, usual_labels = ((512,), 1) if is_stored else usual_data(model)
+    is_folder = os.path.exists(model) and model not in choices()["model.name"]
+    usual_shape, usual_labels = ((512,), 1) if is_folder else usual_data(model)
     shape = usual_shape if input_shape is None else _shape(input_shape)
     labels = n_labels or usual_labels
-    table = None if is_stored else stored_table(model, shape, labels)
-    if table is None:
+    if model in shipped()["models"] and (shape, labels) == (usual_shape, usual_labels):
+        costs = described(f"layers of {model}", lambda: _costs({"name": model}, shape, labels))
+    else:
         is_code = ":" in model and not is_of_library(model)
-        given = {"name": "hf", "path": model} if is_stored else {"factory" if is_code else "name": model}
-        table = _priced(given, shape, labels)
+        given = {"name": "hf", "path": model} if is_folder else {"factory" if is_code else "name": model}
+        costs = _costs(given, shape, labels)
+    table = with_cuts(costs)
     sizes = table["out_shape"].iloc[-1].split("x")
     scores = sizes[0] if len(sizes) == 3 else sizes[-1]  # of each pixel, or of each token
     Terminal(soft_wrap=True).print(layers_in_terminal(table.assign(model=model), shape, int(scores)))
 
 
-def _priced(model: dict[str, str], shape: tuple[int, ...], n_labels: int) -> DataFrame:
-    from sfl_sim.build.layer_table import layer_table
+def _costs(model: dict[str, str], shape: tuple[int, ...], n_labels: int) -> dict[str, list[Any]]:
+    from sfl_sim.build.layer_table import costs
     from sfl_sim.build.registry import find_model
     from sfl_sim.models.zoo import network
     from sfl_sim.scenario.sections import ModelSection
 
-    return layer_table(network(find_model(ModelSection.model_validate(model)), shape, n_labels))
+    return costs(network(find_model(ModelSection.model_validate(model)), shape, n_labels))
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from functools import cache, lru_cache
-from importlib.metadata import version
+from functools import lru_cache
 from pathlib import Path
 
+from sfl_sim.build.code_version import code_version
 from sfl_sim.build.dealing import dataset_of
 from sfl_sim.build.initial import model_files
 from sfl_sim.data.dataset import Dataset
@@ -20,27 +20,8 @@ from sfl_sim.scenario.own_code import texts
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store.files import read_regular
 
-PACKAGES = ["torch", "torchvision", "numpy", "scipy", "pandas", "networkx", "simpy", "scikit-learn", "scikit-image"]
-"""Packages that compute, whose versions are part of the key."""
-SHOWING = {"report", "cli", "profiles", "scenarios"}
-"""Rooms of the package that no result depends on. The last two exist in an installed package only and contain scripts;
-the content of the profiles is part of the key all the same."""
 NOT_STORED = {Concern.SHOWING}
 """Concerns of a scenario that do not change what its trials store."""
-
-
-@cache
-def code_version() -> str:
-    """Return 32 hex digits, equal if sfl-sim's code, its profiles and the packages that compute are equal."""
-    package = Path(__file__).parents[1]
-    profiles = next(place for place in (package / "profiles", package.parent / "profiles") if place.is_dir())
-    digest = hashlib.blake2b(" ".join(f"{name} {version(name)}" for name in PACKAGES).encode(), digest_size=16)
-    for root, kind in ((package, "*.py"), (profiles, "*.csv")):
-        for path in sorted(root.rglob(kind)):
-            inside = path.relative_to(root)
-            if inside.parts[0] not in SHOWING:
-                digest.update(f"\0{inside.as_posix()}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 def trial_key(scenario: Scenario, meaning: str, *, pixels: bool = True) -> str:

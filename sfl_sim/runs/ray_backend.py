@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
+from sfl_sim.build.code_version import code_version
 from sfl_sim.errors import ScenarioError
-from sfl_sim.runs.cache_key import code_version
 from sfl_sim.runs.news import Failed, News, Notify, brief
 from sfl_sim.runs.trial import Settings, attempt, failure_of
 from sfl_sim.scenario.load import Variant

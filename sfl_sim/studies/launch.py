@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from sfl_sim.build.code_version import code_version
 from sfl_sim.errors import OutputError
-from sfl_sim.runs.cache_key import code_version, own_code
+from sfl_sim.runs.cache_key import own_code
 from sfl_sim.runs.interrupts import interruptible, uninterrupted
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import Study, dump_study

@@ -1,11 +1,9 @@
 """Costs of each layer, and the Pareto-optimal cuts."""
 
-import json
-
 import pytest
 import torch
 
-from sfl_sim.build.layer_table import FILE, USUAL, described, layer_table, stored_table, usual_data
+from sfl_sim.build.layer_table import USUAL, layer_table, usual_data
 from sfl_sim.models.zoo import network
 
 
@@ -39,14 +37,3 @@ def test_only_the_depthwise_layers_that_shrink_the_image_are_worth_a_cut_of_mobi
 def test_a_model_takes_the_data_that_it_is_shown_with(name):
     shape, n_labels = usual_data(name)
     assert network(name, shape, n_labels).layers[-1].out_shape[-1] == n_labels
-
-
-def test_the_stored_costs_are_those_of_the_code():
-    stored = json.loads(FILE.read_text(encoding="utf-8"))
-    assert stored == json.loads(json.dumps(described())), "write them anew: python -m sfl_sim.build.layer_table"
-
-
-def test_a_stored_table_is_that_of_the_network_for_the_usual_data_alone():
-    assert stored_table("lenet5", (1, 28, 28), 10).equals(layer_table(network("lenet5", (1, 28, 28), 10)))
-    assert stored_table("lenet5", (1, 28, 28), 47) is stored_table("lenet5", (3, 32, 32), 10) is None
-    assert stored_table("my:net", (3, 32, 32), 10) is None

@@ -135,6 +135,7 @@ def test_the_layers_of_a_model_with_their_costs(my_nets, capsys):
 
 def test_the_layers_of_a_model_of_the_zoo_without_saying_for_which_data(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     Path("lenet5").mkdir()
     sfl_sim("list", "layers", "lenet5")
     assert "for samples of 1x28x28 and 10 labels" in capsys.readouterr().out

@@ -4,8 +4,11 @@ import subprocess
 import sys
 
 import pytest
+from command import sfl_sim
 
+from sfl_sim.build import catalogue
 from sfl_sim.build.catalogue import check_names
+from sfl_sim.build.code_version import described
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
@@ -40,8 +43,11 @@ MISTAKES = [
 ]
 
 
-def test_no_command_waits_for_a_library_that_it_does_not_need(tmp_path):
-    """One process runs them all: what one of them imports, it has not got from another."""
+def test_no_command_waits_for_a_library_that_it_does_not_need(tmp_path, monkeypatch):
+    """One process runs them all, the second one of this code: what one of them imports, it has not got from another."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    described("catalogue", catalogue._entries)
+    sfl_sim("list", "layers", "resnet18")
     (tmp_path / "mine.yaml").write_text(template())
     scenario = ["run", "check", "whatif", "advise", "serve"]
     answers = [

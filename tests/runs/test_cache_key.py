@@ -1,16 +1,11 @@
 """Equal keys mean equal trials."""
 
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from PIL import Image
 from small_study import SCENARIO
 
 from sfl_sim.build import dealing
-from sfl_sim.runs.cache_key import code_version, names_own_code, trial_key
+from sfl_sim.runs.cache_key import names_own_code, trial_key
 from sfl_sim.scenario.load import parse
 
 
@@ -85,37 +80,3 @@ def test_the_text_that_a_scenario_names_is_part_of_a_key(tmp_path):
         dealing._load.cache_clear()
         keys.append(key(data={"name": "shakespeare", "path": str(play)}))
     assert keys[0] != keys[1]
-
-
-def test_code_has_one_version_until_a_file_changes(tmp_path, monkeypatch):
-    package = tmp_path / "sfl_sim"
-    (package / "report").mkdir(parents=True)
-    (package / "profiles").mkdir()
-    for file in ("ops.py", "report/page.py", "profiles/mine.csv"):
-        (package / file).write_text("before")
-    monkeypatch.setattr("sfl_sim.runs.cache_key.__file__", str(package / "engine" / "cache_key.py"))
-    compute = code_version.__wrapped__
-    before = compute()
-    (package / "report" / "page.py").write_text("pages show what there is")
-    assert compute() == before
-    for file in ("ops.py", "profiles/mine.csv"):
-        (package / file).write_text("after")
-        after = compute()
-        assert after != before
-        before = after
-
-
-def test_an_installed_package_is_the_same_code_as_its_checkout(tmp_path):
-    """A node of a cluster may import the one, and the machine where a study was begun the other."""
-    checkout = Path(__file__).parents[2]
-    installed = shutil.copytree(
-        checkout / "sfl_sim", tmp_path / "sfl_sim", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    for folder in ("profiles", "scenarios"):
-        shutil.copytree(checkout / folder, installed / folder, dirs_exist_ok=True)
-    tell = "from sfl_sim.runs.cache_key import code_version; print(code_version())"
-    told = [
-        subprocess.run([sys.executable, "-c", tell], cwd=place, check=True, capture_output=True, text=True).stdout
-        for place in (tmp_path, checkout)
-    ]
-    assert told[0] == told[1]

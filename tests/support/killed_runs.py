@@ -20,9 +20,9 @@ from torch import nn
 
 import sfl_sim.engine.checkpointing
 import sfl_sim.studies.bottlenecks
+from sfl_sim.build.code_version import code_version
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.report.pages import run as page
-from sfl_sim.runs.cache_key import code_version
 from sfl_sim.runs.trial import Settings, attempt
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.own_code import Permission, permitted

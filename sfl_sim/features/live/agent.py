@@ -19,13 +19,13 @@ import zmq.asyncio
 from torch import Tensor
 from zmq.utils.monitor import parse_monitor_message
 
+from sfl_sim.build.code_version import code_version
 from sfl_sim.errors import ScenarioError, in_short
 from sfl_sim.features.live.links import RunKey, address_of
 from sfl_sim.features.live.pickles import ForeignCode, Name, read, written
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Joined
 from sfl_sim.ops import SERVER, Node, State
-from sfl_sim.runs.cache_key import code_version
 from sfl_sim.training.executors import Eager
 
 MOST_AT_ONCE = 64

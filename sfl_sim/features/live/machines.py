@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 from zmq.utils.monitor import parse_monitor_message
 
+from sfl_sim.build.code_version import code_version
 from sfl_sim.data.batches import Epoch, Images
 from sfl_sim.errors import ScenarioError
 from sfl_sim.features.live.agent import IMAGES, MeasuredOperation, Pace, leaves, now_s
@@ -25,7 +26,6 @@ from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Joined
 from sfl_sim.models.weights import Weights
 from sfl_sim.ops import AGGREGATOR, SERVER, Node, On, Send, State, Value
-from sfl_sim.runs.cache_key import code_version
 
 PINGS = 20
 """Messages there and back by which the clock of a node is compared with this one."""
