@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
@@ -77,6 +77,12 @@ class Table:
     def best(self) -> list[str | None]:
         """The best text of each column; None where there is nothing to choose from."""
         return [_best(column) for column in zip(*self.rows, strict=True)]
+
+    def only(self, titles: Collection[str]) -> Table:
+        """The table with the headings of its rows and the columns with these titles."""
+        kept = [n for n, title in enumerate(self.titles) if n == 0 or title in titles]
+        rows = [[row[n] for n in kept] for row in self.rows]
+        return replace(self, titles=[self.titles[n] for n in kept], rows=rows)
 
     def in_terminal(self) -> TerminalTable:
         """The table as rich draws it."""

@@ -1,4 +1,4 @@
-"""Tables that commands print: results, served requests, a repriced run, and advice on where to cut."""
+"""What commands print: a page in short, results, a repriced run, and advice on where to cut."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.report.display import duration, percent, plural
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import load
-from sfl_sim.report.panel import Cell, Table
+from sfl_sim.report.panel import Cell, Table, plain
 from sfl_sim.report.results import TIME, accuracy, aims, columns_for, of_each
 from sfl_sim.store.files import contents
-from sfl_sim.store.reading import read_entries
-from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from rich.table import Table as TerminalTable
 
     from sfl_sim.report.frames import Frames
+    from sfl_sim.report.lead import Sentence
 
 SHOWN = {
     "perplexity": "Perplexity",
@@ -96,39 +96,9 @@ def _ended_differently(folder: Path) -> dict[str, str]:
     return {name: f"{', '.join(map(str, rounds))} rounds" for name, rounds in found.items() if len(set(rounds)) > 1}
 
 
-def served_in_terminal(folder: Path) -> TerminalTable:
-    """One row per variant of the served study in `folder`, named without its rate: medians over seeds."""
-    trials = pd.DataFrame(read_entries(folder, tables("serving")["trials"]))
-    run = contents(folder / "manifest.json")["run"]
-    numbers = ["rate_per_s", "p50_s", "p95_s", "offload_probability", "accuracy", "falls_behind"]
-    medians = trials.astype(dict.fromkeys(numbers, float)).groupby(["variant", "series"], sort=False)[numbers].median()
-    rows = medians.reset_index().to_dict("records")
-    about = [f"Answers of {run}."] if run else []
-    if trials["seed"].nunique() > 1:
-        about.append("Medians over seeds.")
-    if any(row["falls_behind"] >= 0.5 for row in rows):
-        about.append("* saturated: requests arrive faster than they are answered.")
-    if any(pd.isna(row["falls_behind"]) for row in rows):
-        about.append("? too few requests to tell whether it is saturated.")
-    table = [
-        [
-            Cell(row["series"]),
-            Cell(f"{row['rate_per_s']:.4g}"),
-            Cell(duration(row["p50_s"])),
-            Cell(duration(row["p95_s"]) + _mark(row["falls_behind"])),
-            Cell(percent(row["offload_probability"])),
-            Cell(percent(row["accuracy"]) if pd.notna(row["accuracy"]) else "–"),
-        ]
-        for row in rows
-    ]
-    titles = ["Variant", "Requests/s", "p50", "p95", "Offloaded", "Accuracy"]
-    return Table(titles, table, note="\n".join(about), words=["Variant"]).in_terminal()
-
-
-def _mark(falls_behind: float) -> str:
-    if pd.isna(falls_behind):
-        return "?"
-    return "*" if falls_behind >= 0.5 else ""
+def in_terminal(headlines: Iterable[Sentence], table: Table) -> Group:
+    """What a terminal shows of a page: its headlines and a table."""
+    return Group(*(Text(plain(sentence.text)) for sentence in headlines), "", table.in_terminal())
 
 
 def repriced_in_terminal(folder: Path) -> TerminalTable:

@@ -130,7 +130,8 @@ def test_page_and_terminal_have_a_row_for_each_variant(folder: Path, tmp_path: P
     assert text.count('<img src="data:image/png;base64,') == 2 + 4
     assert "<b>int2" not in text.replace("&lt;b&gt;int2", "")
     assert "Who can mount which attack" in text
-    assert privacy_in_terminal(folder).row_count == 4
+    *_, table = privacy_in_terminal(folder).renderables
+    assert table.row_count == 4
 
 
 def test_chance_stands_below_each_figure_of_what_leaks_if_it_is_known(folder: Path, tmp_path: Path) -> None:

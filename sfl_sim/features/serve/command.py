@@ -31,9 +31,9 @@ def serve(
     Example: sfl-sim serve serving/fleet --timing-only
     """
     study = read_study(scenario, overrides)
+    from sfl_sim.features.serve.page import serving_in_terminal
     from sfl_sim.features.serve.study import ServedStudy
-    from sfl_sim.report.terminal import served_in_terminal
     from sfl_sim.runs.trial import Settings
 
     served = ServedStudy(study, Settings(timing_only, device, resume=True, reuse=True))
-    conclude(lambda notify: served.run(run, out, notify), "serving.html", served_in_terminal, quiet=quiet)
+    conclude(lambda notify: served.run(run, out, notify), "serving.html", serving_in_terminal, quiet=quiet)

@@ -21,12 +21,14 @@ from sfl_sim.report.figures import value_axis, wide_axis
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.lead import Compared, best_along, lead
 from sfl_sim.report.panel import Cell, Column, Declared, Drawing, Panel, Table, by_variant, columns_of, panels_of
+from sfl_sim.report.terminal import in_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     import plotly.graph_objects as go
+    from rich.console import Group
 
     from sfl_sim.features.serve.load import Series, ServedFolder
     from sfl_sim.report.lead import Sentence
@@ -37,6 +39,7 @@ RATE = Column("Requests/s", "rate_per_s", "{:,.4g}".format, more_is_better=None)
 NUMBERS = ("p50_s", "p95_s", "p99_s", "accuracy", "offload_probability", "throughput_per_s", "utilisation")
 COLUMNS = columns_of("trials", *NUMBERS, kind="serving")
 """The best is marked among variants at one rate."""
+IN_TERMINAL = {RATE.title, *(column.title for column in COLUMNS if column.key in ("p95_s", "accuracy"))}
 HEIGHT_PX, TIME_HEIGHT_PX, LOAD_HEIGHT_PX, STRIP_ROW_PX = 360, 280, 300, 15
 CURVE_POINTS, RAREST = 160, 1e-4
 SHARES = (1, 0.5, 0.2, 0.05, 0.01, 0.001)
@@ -63,6 +66,14 @@ def write_serving(folder: Path, out: Path) -> Path:
         setup=setup_in_words(settings, served=True), warnings=warnings(served), panels=panels(served),
         results=results(served), runs=[served],
     )  # fmt: skip
+
+
+def serving_in_terminal(folder: Path) -> Group:
+    """Say what the page says, and tabulate latency and accuracy of every variant at every rate."""
+    served = load_serving(folder)
+    run = served.manifest["run"]
+    table = results_table(served, served.trials, note=f"Answers of {run}." if run else "")
+    return in_terminal(headline(served), table.only(IN_TERMINAL))
 
 
 def panels(served: ServedFolder) -> list[Panel]:
@@ -143,7 +154,7 @@ def warnings(served: ServedFolder) -> list[str]:
     return texts
 
 
-def results_table(served: ServedFolder, trials: pd.DataFrame, folded: str = "") -> Table:
+def results_table(served: ServedFolder, trials: pd.DataFrame, folded: str = "", note: str = "") -> Table:
     """Medians over seeds of `trials`, a row for each variant, the best marked; folded under a title if one is given."""
     rows = []
     for series in served.series:
@@ -154,7 +165,8 @@ def results_table(served: ServedFolder, trials: pd.DataFrame, folded: str = "") 
             about = f"{seeds['method'].iloc[0]} · {plural(len(seeds), 'seed')}{behind}"
             rows.append((Cell(series.html, about), seeds))
     columns = [RATE, *(column for column in COLUMNS if trials[column.key].notna().any())]
-    return by_variant(columns, rows, ranked=trials["rate_per_s"].nunique() == 1, title=folded, folded=bool(folded))
+    ranked = trials["rate_per_s"].nunique() == 1
+    return by_variant(columns, rows, ranked=ranked, title=folded, note=note, folded=bool(folded))
 
 
 def groups_table(served: ServedFolder) -> Table:

@@ -21,15 +21,15 @@ from sfl_sim.report.html_page import write_page
 from sfl_sim.report.lead import MAX_SENTENCES, Compared, Sentence, best_along, lead
 from sfl_sim.report.panel import Cell, Declared, Drawing, Panel, Table, columns_of, panels_of
 from sfl_sim.report.results import accuracy
+from sfl_sim.report.terminal import in_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Mapping
     from pathlib import Path
 
     from rich.console import Group
-    from rich.table import Table as TerminalTable
 
-    from sfl_sim.features.whatif.load import ShownAxis, WhatIfFolder
+    from sfl_sim.features.whatif.load import WhatIfFolder
 
     PointKey = tuple[Hashable, Hashable]  # a series, and an index on the axis
 
@@ -90,19 +90,9 @@ def warnings(whatif: WhatIfFolder) -> list[str]:
 
 
 def whatif_in_terminal(folder: Path) -> Group:
-    """Tabulate a round at every cut in the scenario's own system, and the best cut in each of the other systems.
-
-    Below them what survives the draws, if there are any.
-    """
-    from rich.console import Group
-
+    """Say what the page says, and tabulate a round at every cut in the scenario's own system."""
     whatif = load_whatif(folder)
-    shown: list[TerminalTable | str] = [rounds_in_terminal(whatif).in_terminal()]
-    if whatif.others:
-        shown += ["", best_in_terminal(whatif).in_terminal()]
-    if len(whatif.draws):
-        shown += [f"\n{SURVIVAL}", survivors(whatif).in_terminal()]
-    return Group(*shown)
+    return in_terminal(headline(whatif), rounds_in_terminal(whatif))
 
 
 def rounds_in_terminal(whatif: WhatIfFolder) -> Table:
@@ -170,28 +160,20 @@ def changes(whatif: WhatIfFolder) -> list[Sentence]:
     return best_along(noun, across.noun, rows, columns, times_s, ALIKE, across.is_numeric)
 
 
-def best_in_each_system(whatif: WhatIfFolder) -> Iterator[tuple[dict[Hashable, Any], list[Cell]]]:
-    """Generate the best point of each series for each combination of values of the other axes, a row of `middle`.
-
-    With it what the scenario's own value costs instead, if there is one.
-    """
-    axis, order = whatif.along, [series.label for series in whatif.series]
-    points = whatif.middle.dropna(subset="round_s").sort_values(axis.key)
-    points = points.assign(series=pd.Categorical(points["series"], order))
-    for _, own in points.groupby(["series", *(other.key for other in whatif.others)], observed=True):
-        factor = own.set_index(axis.key)["round_s"].get(axis.base, math.nan) / own["round_s"].min()
-        slower = f"+{percent(factor - 1, 0)}" if factor < 2 else "–" if math.isnan(factor) else f"{factor:.3g}×"
-        yield own.nsmallest(1, "round_s").to_dict("records")[0], [] if axis.base is None else [Cell(slower)]
-
-
 def best_points(whatif: WhatIfFolder) -> Table:
     """Tabulate for each series and system the best value, what a round takes there, and what it takes of a client."""
     middle, axis, others = whatif.middle, whatif.along, whatif.others
     parts = parts_shown(middle)
     needs = [column for column in NEEDS if middle[column.key].notna().any()]
     names, dot = {str(series.label): series.html for series in whatif.series}, Markup(" · ")
+    known = middle.dropna(subset="round_s").sort_values(axis.key)
+    known = known.assign(series=pd.Categorical(known["series"], list(names)))
     rows = []
-    for point, instead in best_in_each_system(whatif):
+    for _, own in known.groupby(["series", *(other.key for other in others)], observed=True):
+        point = own.nsmallest(1, "round_s").to_dict("records")[0]
+        factor = own.set_index(axis.key)["round_s"].get(axis.base, math.nan) / point["round_s"]
+        slower = f"+{percent(factor - 1, 0)}" if factor < 2 else "–" if math.isnan(factor) else f"{factor:.3g}×"
+        instead = [] if axis.base is None else [Cell(slower)]
         where = [other.said(point[other.key]) for other in others]
         is_own = where and all(other.base == point[other.key] for other in others)
         below = ["the scenario’s own"] if is_own else []
@@ -205,29 +187,9 @@ def best_points(whatif: WhatIfFolder) -> Table:
         rows.append([*cells, *(Cell(column.read(point[column.key])) for column in needs)])
     first = "Variant" if len(whatif.series) > 1 or not others else capitalised(others[0].noun)
     titles = [SHORT.get(part, style.RESOURCE_NAMES[part]).capitalize() for part in parts]
-    titles = [first, "Best " + axis.noun, "A round", *_instead(axis), *titles, *(column.title for column in needs)]
+    own_value = [] if axis.base is None else [axis.names[axis.base] + " instead"]
+    titles = [first, "Best " + axis.noun, "A round", *own_value, *titles, *(column.title for column in needs)]
     return Table(titles, rows)
-
-
-def _instead(axis: ShownAxis) -> list[Markup]:
-    return [] if axis.base is None else [axis.names[axis.base] + " instead"]
-
-
-def best_in_terminal(whatif: WhatIfFolder) -> Table:
-    """Tabulate the same in a few columns: the best value, its round, and what the scenario's own costs."""
-    axis, variant = whatif.along, ["Variant"] if len(whatif.series) > 1 else []
-    words = [*variant, *(capitalised(other.noun) for other in whatif.others)]
-    rows = []
-    for point, instead in best_in_each_system(whatif):
-        where = [other.names[point[other.key]] for other in whatif.others]
-        name = [Markup(point["series"])] if variant else []
-        texts = [*name, *where, axis.names[point[axis.key]], duration(point["round_s"])]
-        rows.append([*map(Cell, texts), *instead])
-    about = f"Medians over {plural(whatif.n_seeds, 'seed')}." if whatif.n_seeds > 1 else ""
-    return Table([*words, "Best " + axis.noun, "Round", *_instead(axis)], rows, note=about, words=words)
-
-
-# Panels
 
 
 def words(whatif: WhatIfFolder) -> dict[str, str | Markup]:

@@ -19,13 +19,14 @@ from sfl_sim.report.html_page import write_page
 from sfl_sim.report.lead import Compared, lead
 from sfl_sim.report.load import BENCHMARK, OWN_LINKS
 from sfl_sim.report.panel import Cell, Column, Drawing, Panel, Table, by_variant
+from sfl_sim.report.terminal import in_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     import plotly.graph_objects as go
-    from rich.table import Table as TerminalTable
+    from rich.console import Group
 
     from sfl_sim.report.lead import Sentence
 
@@ -109,11 +110,11 @@ def write_benchmark(folder: Path, out: Path) -> Path:
     )  # fmt: skip
 
 
-def benchmark_in_terminal(folder: Path) -> TerminalTable:
-    """Tabulate what each variant of the benchmark in `folder` has reached and spent."""
+def benchmark_in_terminal(folder: Path) -> Group:
+    """Say what the page says, and tabulate what each variant of the benchmark in `folder` has reached and spent."""
     found = load_compared(folder)
     wanted = {"score", "seconds_to_target", "bytes_to_target", "client_memory_bytes"}
-    return table(found, [column for column in columns(found) if column.key in wanted]).in_terminal()
+    return in_terminal(headlines(found), table(found, [column for column in columns(found) if column.key in wanted]))
 
 
 RANKED = {"score": True, "seconds_to_target": False, "bytes_to_target": False}

@@ -20,6 +20,7 @@ from sfl_sim.report.load import TABLES
 from sfl_sim.report.panel import Cell, Column, Drawing, Panel, Table, by_variant
 from sfl_sim.report.privacy_load import BY_CHANCE, MEASURES, load_results
 from sfl_sim.report.results import TIME, accuracy, of_each, time_in_words
+from sfl_sim.report.terminal import in_terminal
 from sfl_sim.store.reading import read_table
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
     import plotly.graph_objects as go
-    from rich.table import Table as TerminalTable
+    from rich.console import Group
 
     from sfl_sim.report.privacy_load import PrivacyResults
 
@@ -51,11 +52,12 @@ def write_privacy(folder: Path, out: Path) -> Path:
     )  # fmt: skip
 
 
-def privacy_in_terminal(folder: Path) -> TerminalTable:
-    """Tabulate what each variant of the run in `folder` gives away, and at which price."""
+def privacy_in_terminal(folder: Path) -> Group:
+    """Say what the page says, and tabulate what each variant of the run in `folder` gives away, and at which price."""
     results = load_results(folder)
     wanted = TIME.key, "time_s", "accuracy", results.measure, "clusters"
-    return _table(results, [column for column in _columns(results) if column.key in wanted]).in_terminal()
+    table = _table(results, [column for column in _columns(results) if column.key in wanted])
+    return in_terminal(headline(results), table)
 
 
 def headline(results: PrivacyResults) -> list[Sentence]:

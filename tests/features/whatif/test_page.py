@@ -102,7 +102,7 @@ def shown(folder: Path) -> dict[str, Panel]:
     return panels_of(folder)
 
 
-def test_what_survives_is_told_in_words_and_tables_on_the_page_and_in_the_terminal(tmp_path: Path) -> None:
+def test_what_survives_is_told_on_the_page_and_in_the_terminal(tmp_path: Path) -> None:
     """In four systems all is as undrawn; in the fifth the shallowest cut is the best."""
     folder = write_whatif(tmp_path / "draws", replace(SMALL, draws=5))
     whatif = load_whatif(folder)
@@ -110,9 +110,7 @@ def test_what_survives_is_told_in_words_and_tables_on_the_page_and_in_the_termin
     _, survives, _ = headline(whatif)
     assert survives.facts == {"first": 2, "share": 0.8, "next": 0, "its share": 0.2}
     assert said(survives.text).startswith("In 80 % of 5 drawn systems")
-    printed = in_terminal(folder)
-    assert SURVIVAL in printed
-    assert "First in" in printed
+    assert "5 drawn systems" in in_terminal(folder)
 
 
 def test_draws_along_an_axis_of_numbers_and_of_several_variants_are_drawn(tmp_path: Path) -> None:
@@ -296,19 +294,11 @@ def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_terminal_has_every_cut_of_the_own_system_with_the_own_one_marked(folder: Path) -> None:
-    cuts, _ = in_terminal(folder).replace("\u00a0", " ").split("\n\n")
+    said, cuts = in_terminal(folder).replace("\u00a0", " ").split("\n\n")
+    assert "11 dw6" in said
     title, *rows = cuts.split("One seed")[0].splitlines()
     assert title.split() == ["Cut", "Round"]
     assert len(rows) == len(load_whatif(folder).along.values) == 25
     assert [row.split()[:2] for row in rows if "(own)" in row] == [["2", "pw1"]]
     assert [row.split()[:2] for row in rows if "(best)" in row] == [["11", "dw6"]]
     assert all("×)" in row for row in rows if "(best)" not in row)
-
-
-def test_the_terminal_has_the_best_cut_of_every_bandwidth_and_what_the_own_one_costs(folder: Path) -> None:
-    title, *rows = in_terminal(folder).replace("\u00a0", " ").split("\n\n")[1].splitlines()
-    assert title.split() == ["Bandwidth", "Best", "cut", "Round", "2", "pw1", "instead"]
-    assert [row.split()[:3] for row in rows] == [
-        ["0.1", "23", "dw12"], ["0.3", "23", "dw12"], ["1", "11", "dw6"], ["3", "11", "dw6"], ["10", "3", "dw2"]
-    ]  # fmt: skip
-    assert all(row.rstrip().endswith("×") for row in rows)
