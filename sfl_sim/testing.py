@@ -340,7 +340,6 @@ class _Counting(Eager):
     steps = 0
 
     def run(self, op: On) -> Any:
-        """Count, and run."""
         self.steps += 1
         return super().run(op)
 
@@ -359,7 +358,6 @@ class Weighing(Eager):
         self.tensors: dict[str, list[Tensor]] = {}
 
     def snapshot(self, payload: Value) -> Value:
-        """Note, and send."""
         packed = payload.packed()
         self.messages.append((payload.kind, payload.size_bytes, packed_bytes(packed)))
         leaves = tree_leaves(packed, is_leaf=lambda each: isinstance(each, Beforehand))
@@ -514,7 +512,6 @@ class _Aggregating(Eager):
         self.kinds: set[type] = set()
 
     def run(self, op: On) -> Any:
-        """Note, and run."""
         if op.step.aggregates:
             self.kinds.add(type(op.step))
         return super().run(op)

@@ -1,4 +1,4 @@
-"""A name of a class or type means one thing in the package."""
+"""A name of a class or type means one thing in the package, and a method that is nobody else's says what it does."""
 
 import ast
 from collections import defaultdict
@@ -43,3 +43,28 @@ def test_two_classes_of_a_name_are_seen_and_equal_aliases_are_not():
         "d": "Shape = tuple[float]",
     }
     assert doubles(sources) == {"Tier": ["a", "b"], "Shape": ["c", "d"]}
+
+
+def overrides(method, owner, classes):
+    """Return whether a base of a class has the method, or may have it: one from outside that holds any."""
+    bases = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in owner.bases]
+    ours = [classes[base] for base in bases if base in classes]
+    return {*bases} - {*classes, "ABC", "BaseModel", "Generic", "NamedTuple", "Protocol"} or any(
+        method in [part.name for part in base.body if isinstance(part, ast.FunctionDef)]
+        or overrides(method, base, classes)
+        for base in ours
+    )
+
+
+def test_a_public_method_that_overrides_none_has_a_docstring():
+    """Ruff (D102) would ask it of overrides, too: it knows them by `@override` alone."""
+    trees = [ast.parse(file.read_text("utf-8")) for file in PACKAGE.rglob("*.py")]
+    classes = {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
+    silent = [
+        (owner, part.name)
+        for owner in classes.values()
+        for part in owner.body
+        if isinstance(part, ast.FunctionDef) and not ast.get_docstring(part)
+    ]
+    public = [(owner, name) for owner, name in silent if not (owner.name.startswith("_") or name.startswith("_"))]
+    assert [f"{owner.name}.{name}" for owner, name in public if not overrides(name, owner, classes)] == []

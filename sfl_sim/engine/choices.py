@@ -155,7 +155,6 @@ class Utility(Step):
         self.losses = losses
 
     def run(self, state: Any, *model: Any) -> float:
-        """Give the utility."""
         losses = self.losses()
         return float(len(losses) * losses.square().mean().sqrt())
 

@@ -259,9 +259,7 @@ class Ahead(RunsAhead, TwoParts, Copies):
         return model
 
     def current(self) -> list[Replica]:
-        """The average of current part-1s, and part-2, if there is one."""
         return [self.part1_now(), self.part2] if self.follows_order else super().current()
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """Size of part-2, for every client unless they share it."""
         return self.part2.size_bytes * (1 if self.follows_order else len(clients))

@@ -224,9 +224,7 @@ class Asynchronous(SplitStep):
         }
 
     def model(self) -> list[Replica]:
-        """The parts of the newest version."""
         return self.parts
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """Size of a part-2 for every place."""
         return len(clients) * sum(part.size_bytes for part in self.parts[1:])

@@ -140,7 +140,6 @@ class Chain(Tiered, SplitStep):
                 yield on(self.tree.node(server, number), Average(), piece, copies, self.task.shares(list(below)))
 
     def held_bytes(self, clients: Sequence[int]) -> dict[ServerNode, int]:
-        """Give the bytes of models that each server holds while `clients` train."""
         homes, held = self.task.tiers.homes(self._round), dict.fromkeys(self.tree.parts, 0)
         for c in clients:
             way = self.task.tiers.way(homes[c])
@@ -149,7 +148,6 @@ class Chain(Tiered, SplitStep):
         return held | {SERVER: self.server_bytes(clients) or 0}
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """Size of the last part, for every client unless they share it."""
         return self.last.size_bytes * (1 if self.shared else len(clients))
 
 

@@ -100,11 +100,9 @@ class TrainPool(Step):
     name = "train"
 
     def work(self, part2: Replica, smashed: Sequence[Value]) -> Work:
-        """Count forward and backward passes of all mini-batches."""
         return Work.total([part2.part.work(size, passes=3) for size in self.sizes] * self.epochs)
 
     def run(self, part2: Replica, smashed: Sequence[Value]) -> None:
-        """Take the steps, each with the gradient of the weighted mean loss of its rows."""
         z, labels = rows_of(smashed)
         owner = np.repeat(np.arange(len(smashed)), [value.samples for value in smashed])
         for epoch in range(self.epochs):
@@ -130,13 +128,10 @@ class ReadGradient(Step):
     name = "differentiate"
 
     def work(self, _: State, part: Replica, data: Value) -> Work:
-        """Count as `InputGradient` does."""
         return InputGradient().work(part, data)
 
     def out(self, _: State, part: Replica, data: Value) -> Value:
-        """Return the gradient at the input."""
         return gradient_at(part.part, data)
 
     def run(self, _: State, part: Replica, data: Value) -> Tensor | None:
-        """Give the gradient (n, ...)."""
         return InputGradient().run(part, data)

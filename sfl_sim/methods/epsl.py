@@ -37,7 +37,6 @@ class Epsl(Pooled, regular=True, survives=True, tiered=True):
     examples = (EpslOptions(), EpslOptions(phi=1.0), EpslOptions(phi=0.0))
 
     def train(self, smashed: Mapping[int, Value], round: int) -> Flow:
-        """One step on the merged mini-batch; gives each client's gradient."""
         optimiser, phi = self.optimiser(round, SERVER), self.options.phi
         slots = math.ceil(phi * self.batch_size)
         if phi and self.task.network.needs_batches_of_two:

@@ -36,7 +36,6 @@ class FedAvg(Method, regular=True, survives=True, tiered=True):
         return (yield from self.wire.deliver(copy, c, round))
 
     def model(self) -> list[Replica]:
-        """Give the averaged model."""
         return [self.whole]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:

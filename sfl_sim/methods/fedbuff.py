@@ -75,7 +75,6 @@ class AddDifferences(Step):
     def work(
         self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float], origins: Sequence[Replica]
     ) -> Work:
-        """One MAC per element and replica."""
         return Average().work(into, replicas, shares)
 
     def run(

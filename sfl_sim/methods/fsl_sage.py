@@ -110,12 +110,10 @@ class FslSage(Ahead, survives=True):
 
     @once_a_round
     def server_step(self, round: int) -> Step:
-        """The server's step on the smashed data, which it stores."""
         return TrainAndStore(self.optimiser(round, SERVER), self.options.store)
 
     @once_a_round
     def backward(self, round: int, c: int) -> Step:
-        """The client's step from the estimated gradient."""
         return Backward(self.optimiser(round, c))
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
@@ -152,7 +150,6 @@ class TrainAndStore(TrainAlone):
     rows: int
 
     def run(self, part: Any, data: Value, *more: Any) -> None:
-        """Train, and add activations and labels to the store."""
         super().run(part, data)
         (store,) = more
         held = [store.content, data.load()] if store.content else [data.load()]
@@ -176,7 +173,6 @@ class SageAlign(Step):
         return head.part.work(stored.samples, passes=3).of_batch(n).called(n)
 
     def run(self, head: Replica, stored: Value, target: Value) -> None:
-        """Take the steps, each on all rows."""
         (z, labels), goal = stored.load(), target.load()
         for _ in range(self.epochs):
             x = z.detach().requires_grad_()

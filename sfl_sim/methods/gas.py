@@ -58,7 +58,6 @@ class Gas(Asynchronous, survives=True):
         """Number of mini-batches that make a step: as many as clients train at a time."""
 
     def setup(self) -> Flow:
-        """Let clients tell how many samples of each label they have."""
         yield from self.tell_labels()
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
@@ -79,7 +78,6 @@ class Gas(Asynchronous, survives=True):
         self.version += 1
 
     def merge(self, i: int, part: Replica, updates: Sequence[ClientUpdate]) -> On:
-        """Average part-1s."""
         shares = self.task.shares([update.client for update in updates])
         return on(AGGREGATOR, Average(), part, [update.copies[i] for update in updates], shares)
 
@@ -135,7 +133,6 @@ class PriorGradient(InputGradient):
     prior: tuple[float, ...]
 
     def outputs(self, found: Tensor) -> Tensor:
-        """Add the logarithms."""
         return found + torch.tensor(self.prior, dtype=found.dtype, device=found.device)
 
 
@@ -199,12 +196,10 @@ class TrainFilled(Step):
     name = "train"
 
     def work(self, part2: Replica, smashed: Sequence[Value], statistics: State) -> Work:
-        """Forward and backward pass of all rows."""
         rows = self.size[0] * self.size[1] if self.size else merged(smashed).samples
         return part2.part.work(rows, passes=3)
 
     def run(self, part2: Replica, smashed: Sequence[Value], statistics: State) -> None:
-        """Take the step by the gradient of the mean loss."""
         z, labels = rows_of(smashed)
         if self.size:
             z, labels = self.filled(z, labels, statistics.content, *self.size)

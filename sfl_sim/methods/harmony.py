@@ -189,7 +189,6 @@ class View(Step):
     name = "view"
 
     def work(self, w_p: Bundle, batch: Value) -> Work:
-        """The forward pass so far."""
         return self.layers_to_k.work(batch.samples, passes=1)
 
     def out(self, w_p: Bundle, batch: Value) -> Value:
@@ -238,7 +237,6 @@ class Embed(Step):
     name = "embed"
 
     def work(self, theta: Bundle, views: Value) -> Work:
-        """Forward."""
         return self.route.work(theta, views.samples, passes=1)
 
     def out(self, theta: Bundle, views: Value) -> Value:
@@ -274,7 +272,6 @@ class HarmonyAssess(Step):
     name = "assess"
 
     def work(self, w: Bundle, answer: Value, z_pp: Value) -> Work:
-        """Forward and backward of the classifier, if the client has it."""
         return Work.total([member.part.work(answer.samples, passes=3) for member in w.members[2:]])
 
     def out(self, w: Bundle, answer: Value, z_pp: Value) -> Value:
@@ -311,7 +308,6 @@ class HarmonyAlign(Step):
     name = "align"
 
     def work(self, theta: Bundle, gradients: Value) -> Work:
-        """Backward of all that `Embed` ran."""
         return self.route.work(theta, gradients.samples, passes=2)
 
     def out(self, theta: Bundle, gradients: Value) -> Value:
@@ -345,7 +341,6 @@ class Outer(Step):
     name = "backward"
 
     def work(self, w: Bundle, w_pp: Bundle, gradients: Value) -> Work:
-        """The backward passes of phi and h."""
         return exit_work(w_pp, gradients.samples, passes=2)
 
     def run(self, w: Bundle, w_pp: Bundle, gradients: Value) -> None:

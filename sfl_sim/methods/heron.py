@@ -51,6 +51,5 @@ class Heron(Ahead, survives=True):
         self.directions = Directions(self.options.dist, self.options.directions, mu, task.seed)
 
     def local_step(self, c: int, batch: Batch, round: int) -> Step:
-        """The client's step along directions of its own."""
         directions = self.directions.of(c, round, batch.step)
         return ShiftedStep(self.optimiser(round, c), directions, self.options.estimator == "central")

@@ -40,7 +40,6 @@ class Tiered(Method):
         return self._groups
 
     def install(self, c: int) -> Flow:
-        """Send the frozen weights of a client's layers from the first server that serves it."""
         return at(self.task.tiers.homes(1)[c], super().install(c))
 
     def setup(self) -> Flow:

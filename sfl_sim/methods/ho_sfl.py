@@ -180,11 +180,9 @@ class HoDifferentiate(Step):
     name = "differentiate"
 
     def work(self, kept: State, part2: Replica, smashed: Value) -> Work:
-        """Forward and backward pass."""
         return part2.part.work(smashed.samples, passes=3)
 
     def out(self, kept: State, part2: Replica, smashed: Value) -> Value:
-        """The gradient at the cut."""
         return gradient_at(part2.part, smashed)
 
     def run(self, kept: State, part2: Replica, smashed: Value) -> Tensor | None:
@@ -208,7 +206,6 @@ class StepByMean(Step):
     name = "step"
 
     def run(self, part2: Replica, gradients: Sequence[State]) -> None:
-        """Step."""
         weights, n = part2.weights, len(gradients)
         weights.keep_statistics()
         for gradient in gradients:
@@ -223,7 +220,6 @@ class Mean(Step):
     name = "mean"
 
     def out(self, mean: State, slopes: Sequence[Value]) -> Value:
-        """The message that goes to all of them."""
         return Value("numbers", slopes[0].size_bytes, step=slopes[0].step)
 
     def run(self, mean: State, slopes: Sequence[Value]) -> Tensor:

@@ -68,7 +68,6 @@ class Hydra(SharedServer, regular=True, survives=True):
         """w2b[g], this round's copies of the head."""
 
     def setup(self) -> Flow:
-        """Collect the label counts of all clients, of which the groups are made."""
         yield from self.tell_labels()
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
@@ -98,7 +97,6 @@ class Hydra(SharedServer, regular=True, survives=True):
         return [self.heads[group] for group in seen], [samples / sum(seen.values()) for samples in seen.values()]
 
     def model(self) -> list[Replica]:
-        """Part-1, the trunk, the averaged head."""
         return [self.part1, self.trunk, self.head]
 
     def current(self) -> list[Replica]:
@@ -107,7 +105,6 @@ class Hydra(SharedServer, regular=True, survives=True):
         return [self.part1_now(), self.trunk, head]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """Size of the trunk and of a head for each group among `clients`."""
         return self.trunk.size_bytes + len({self.groups[c] for c in clients}) * self.head.size_bytes
 
     def _cut2(self) -> int:

@@ -131,7 +131,6 @@ class Korea(Method, survives=True):
         """Requests of this round, by the client that trains."""
 
     def setup(self) -> Flow:
-        """Let clients send their label counts to the server."""
         if self.options.proportion != "off":
             yield from self.assistants.register([self.tell_labels_of(c) for c in range(len(self.data))])
 
@@ -278,7 +277,6 @@ class Korea(Method, survives=True):
         yield par(pulled(branch) for branch in branches)
 
     def model(self) -> list[Replica]:
-        """The master."""
         return [self.part1, self.part2]
 
     def figures(self) -> dict[str, float]:
@@ -378,12 +376,10 @@ class TrainReplayed(Step):
     name = "train"
 
     def work(self, part2: Replica, smashed: Value, knowledge: Sequence[Value]) -> Work:
-        """Forward and backward of all rows, in one call of every layer or two."""
         work = part2.part.work(sum(value.samples for value in (smashed, *knowledge)), passes=3)
         return work if self.joint else work.called(2)
 
     def out(self, part2: Replica, smashed: Value, knowledge: Sequence[Value]) -> Value:
-        """The gradient at the client's rows: as large as without knowledge."""
         return gradient_at(part2.part, smashed)
 
     def run(self, part2: Replica, smashed: Value, knowledge: Sequence[Value]) -> Tensor | None:
@@ -405,7 +401,6 @@ class SquaredNorms(Step):
     name = "norm"
 
     def out(self, part: Replica, elsewhere: Sequence[Value] = ()) -> Value:
-        """One number."""
         return Value("norm", part.part.dtype.itemsize)
 
     def run(self, part: Replica, elsewhere: Sequence[Value] = ()) -> Tensor:

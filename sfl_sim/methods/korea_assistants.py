@@ -263,7 +263,6 @@ class Recall(Step):
     passes = 1
 
     def out(self, part1: Replica, batch: Value) -> Value:
-        """Make the value of features with labels. It is as large as other smashed data."""
         return Value("knowledge", Forward().out(part1, batch).size_bytes, batch.samples)
 
     def run(self, part1: Replica, batch: Value) -> tuple[Tensor, Tensor]:

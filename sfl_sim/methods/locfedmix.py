@@ -167,12 +167,10 @@ class TrainMixed(Step):
     name = "train"
 
     def work(self, part2: Replica, smashed: Sequence[Value]) -> Work:
-        """Forward and backward pass of all rows, mixed ones included, in one call."""
         mixed = sum(min(smashed[pair.one].samples, smashed[pair.other].samples) for pair in self.pairs)
         return part2.part.work(merged(smashed).samples + mixed, passes=3)
 
     def out(self, part2: Replica, smashed: Sequence[Value]) -> Value:
-        """The gradients of all rows that clients have sent."""
         return gradient_at(part2.part, merged(smashed))
 
     def run(self, part2: Replica, smashed: Sequence[Value]) -> Tensor | None:
@@ -210,7 +208,6 @@ class Reconstruct(Step):
     name = "reconstruct"
 
     def work(self, model: Bundle, smashed: Value, batch: Value) -> Work:
-        """Forward and backward pass of the decoder."""
         return model.members[1].part.work(batch.samples, passes=3)
 
     def run(self, model: Bundle, smashed: Value, batch: Value) -> None:

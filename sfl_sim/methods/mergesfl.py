@@ -57,14 +57,12 @@ class MergeSFL(Pooled, regular=True, survives=True, tiered=True):
         return {c: max(smallest, int(b_max * fastest_s / t_c + ROUNDING)) for c, t_c in sample_s.items()}
 
     def todo(self, round: int, sizes: Mapping[int, int]) -> Iterator[tuple[Batch | None, ...]]:
-        """The clients' mini-batches step by step; None for a client that has no more."""
         if self.options.steps == "mean":
             steps = self.data.mean_batches(list(sizes))
             return zip(*(self.data.steps(c, round, steps, size) for c, size in sizes.items()), strict=True)
         return in_step(self.data, round, sizes, max(self.data.n_batches(c) for c in sizes))
 
     def train(self, smashed: Mapping[int, Value], round: int) -> Flow:
-        """One step on the merged mini-batch."""
         step = TrainMerged(self.optimiser(round, SERVER))
         return dispatched((yield on(SERVER, step, self.part2, list(smashed.values()))), smashed)
 

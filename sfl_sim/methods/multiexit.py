@@ -101,14 +101,12 @@ class SplitGP(MultiExit, survives=True):
         return Bundle([Replica.averaged(pair, [share, 1 - share]) for pair in pairs])
 
     def client(self, c: int, round: int) -> Flow:
-        """Train as multi-exit, and remember phi_c and h_c."""
         trained = yield from super().client(c, round)
         if self.options.lambda_pers:
             self.own[c] = yield send(trained.own, c, c)
         return trained
 
     def deploy(self, c: int) -> Flow:
-        """Download and mix once more, then fine-tune."""
         model = yield from self.download(c)
         if c in self.own or self.options.ft_steps:
             yield from self.fine_tune(c, model, self.options.ft_steps, self.options.ft_lr or 0.0)

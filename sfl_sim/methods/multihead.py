@@ -45,9 +45,7 @@ class MultiHead(SplitMethod, regular=True, survives=True):
         return [self.part1, Alternatives.of_clients(self.heads, self.part2)]
 
     def sides(self, c: int) -> tuple[list[Replica], list[Replica]]:
-        """The body, and the client's own head."""
         return [self.part1], [self.heads.get(c, self.part2)]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """Size of the heads of all clients that have ever taken part."""
         return len(self.heads.keys() | set(clients)) * self.part2.size_bytes

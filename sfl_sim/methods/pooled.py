@@ -118,11 +118,9 @@ class TrainMerged(Step):
     name = "train"
 
     def work(self, part2: Replica, smashed: Sequence[Value]) -> Work:
-        """Count the passes for all samples in one call."""
         return part2.part.work(merged(smashed).samples, passes=3)
 
     def out(self, part2: Replica, smashed: Sequence[Value]) -> Value:
-        """The gradients of all samples."""
         return gradient_at(part2.part, merged(smashed))
 
     def run(self, part2: Replica, smashed: Sequence[Value]) -> Tensor | None:

@@ -45,11 +45,9 @@ class S2FL(Pooled, survives=True):
         self.group_of: dict[int, int] = {}
 
     def setup(self) -> Flow:
-        """Let clients tell how many samples of each label they have."""
         yield from self.tell_labels()
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
-        """Make groups, then steps as usual."""
         groups = balanced(self.task.label_counts[list(clients)], self.options.groups)
         self.group_of = {clients[place]: number for number, group in enumerate(groups) for place in group}
         yield from super().round(round, clients)

@@ -117,7 +117,6 @@ class ServerCopies(SplitStep):
         return PolicyInput(costs, task.seen, self.held, task.round_cuts[0], data.seen, data.n_batches)
 
     def client_cuts(self, clients: Sequence[int]) -> Sequence[int]:
-        """The cut of each of the round's clients."""
         return [self._now[c] for c in clients]
 
     def figures(self) -> Mapping[str, float]:
@@ -154,7 +153,6 @@ class ServerCopies(SplitStep):
         return Average()
 
     def model(self) -> list[Replica]:
-        """The pieces."""
         return self.pieces
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:

@@ -76,7 +76,6 @@ class TrainFused(Train):
     row: int
 
     def run(self, part2: Replica, smashed: Value, fusion: Fusion) -> Tensor | None:  # type: ignore[override]
-        """Give the gradient at the input, as `Train`."""
         gradient = self.differentiate(part2, smashed)
         fusion.advance(part2.weights, self.row, self.optimiser)
         return gradient
@@ -87,7 +86,6 @@ class Differentiate(Train):
     """`Train` without its optimiser step: the parameters' gradients wait in the state for `UpdateFromFused`."""
 
     def run(self, part: Replica | Joined, data: Value) -> Tensor | None:
-        """Give the gradient at the input, as `Train`."""
         return self.differentiate(part, data)
 
 
@@ -105,7 +103,6 @@ class UpdateFromFused(Step):
         return Value("done", step=self.tau)
 
     def run(self, part2: Replica, fusion: Fusion) -> None:
-        """Step with the gradient that `Differentiate` left."""
         fusion.advance(part2.weights, self.row, self.optimiser)
 
 
@@ -120,11 +117,9 @@ class Fuse(Step):
     aggregates = True
 
     def work(self, fusion: Fusion, shares: Sequence[float]) -> Work:
-        """Count the MACs of the weighted sum."""
         return Work.of(fusion.moments * fusion.surrogates * fusion.part.n_parameters)
 
     def run(self, fusion: Fusion, shares: Sequence[float]) -> None:
-        """Sum the buffers that the surrogates' last steps left in the matrix."""
         everyones, mbar = fusion.buffers
         device, dtype = everyones.device, everyones.dtype
         on_host = torch.tensor(shares, dtype=dtype, pin_memory=device.type == "cuda")  # pinned: the host does not wait

@@ -59,11 +59,9 @@ class TwoParts(Method):
         self.part1, self.part2 = task.split(task.cut)
 
     def model(self) -> Model:
-        """Part-1, then part-2."""
         return [self.part1, self.part2]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """Size of one part-2."""
         return self.part2.size_bytes
 
 

@@ -61,5 +61,4 @@ class SplitFedV2(SharedServer, SplitMethod, regular=True, survives=True, tiered=
         return Backward((self if self.options.l2_on == "model" else self.task).optimiser(round, c))
 
     def current(self) -> list[Replica]:
-        """The average of current part-1s, and part-2."""
         return [self.part1_now(), self.part2]

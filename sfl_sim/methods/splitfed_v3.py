@@ -46,9 +46,7 @@ class SplitFedV3(SplitMethod, regular=True, survives=True):
         return [Alternatives.of_clients(self.private, self.part1), self.part2]
 
     def sides(self, c: int) -> tuple[list[Replica], list[Replica]]:
-        """The client's own part-1, and part-2."""
         return [self.private.get(c, self.part1)], [self.part2]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """Size of a part-2 for every client."""
         return len(clients) * self.part2.size_bytes

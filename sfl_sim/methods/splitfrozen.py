@@ -113,15 +113,12 @@ class SplitFrozen(SplitMethod, survives=True):
 
     @once_a_round
     def server_step(self, round: int) -> TrainAlone:
-        """The server's step on the smashed data."""
         return TrainAlone(self.optimiser(round, SERVER))
 
     def current(self) -> list[Replica]:
-        """Part-1, which is everybody's, and part-2."""
         return [self.part1, self.part2]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """Size of part-2, and of what is kept of all clients."""
         part, n = self.part1.part, sum(self.data.samples(c) for c in range(len(self.data)))
         kept = n * part.out_numel * part.wire_dtype.itemsize if self.options.send_once else 0
         return self.part2.size_bytes + kept
@@ -150,7 +147,6 @@ class TrainKept(TrainAlone):
     """`TrainAlone` on a mini-batch whose activations the server has kept."""
 
     def run(self, part: Any, data: Value, *more: Any) -> None:
-        """Train on the activations of the mini-batch's samples."""
         (memory,) = more
         assert isinstance(data, Batch)
         if len(memory.content) > 1:

@@ -125,7 +125,6 @@ class Adopt(Average):
     name = "adopt"
 
     def work(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> Work:
-        """Count nothing: it is copied."""
         return Work.of(0)
 
 

@@ -109,11 +109,9 @@ class UShaped(SplitStep, regular=True, survives=True):
         return RelayBack(self.optimiser(round, SERVER))
 
     def model(self) -> Model:
-        """The parts, one after another."""
         return [self.part1, self.part2, *self.part3]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """Size of part-2, for every client unless they share it."""
         return self.part2.size_bytes * (1 if self.shares_server_model else len(clients))
 
 
@@ -130,7 +128,6 @@ class LossAtLabels(Step):
     name = "assess"
 
     def work(self, model: Replica | Bundle, passed: Value, batch: Batch) -> Work:
-        """Forward and backward of the last layers."""
         return Work.total(one.part.work(passed.samples, passes=3) for one in _tail(model))
 
     def out(self, model: Replica | Bundle, passed: Value, batch: Batch) -> Value:

@@ -277,11 +277,9 @@ class Unweighted(Network):
         self._network = network
 
     def with_settings(self, forward_settings: ForwardSettings) -> Network:
-        """Return the same network with parts that are called as `forward_settings` says."""
         return Unweighted(self._network.with_settings(forward_settings))
 
     def split(self, *cuts: int, seed: int, device: torch.device | None) -> list[Replica]:
-        """Make replicas of the parts between `cuts`; with weights, of parts of their own."""
         if device is not None:
             return self._network.split(*cuts, seed=seed, device=device)
         return super().split(*cuts, seed=seed, device=None)

@@ -84,7 +84,6 @@ class Replica(State):
         )
 
     def envelope(self) -> Replica:
-        """Return a copy without weights."""
         return self.empty()
 
     def unpacked(self, packed: Any) -> Replica:
@@ -122,7 +121,6 @@ class Joined(State):
 
     @property
     def guard(self) -> State:
-        """The first member."""
         return self.members[0]
 
     def empty(self) -> Replica:
@@ -150,7 +148,6 @@ class Joined(State):
         return self.snapshot().packed()
 
     def envelope(self) -> Replica:
-        """Return a copy without weights."""
         return self.empty()
 
 
@@ -171,7 +168,6 @@ class Bundle(State):
 
     @property
     def guard(self) -> State:
-        """The guard of the first member."""
         return self.members[0].guard
 
     def snapshot(self) -> Bundle:
@@ -179,15 +175,12 @@ class Bundle(State):
         return Bundle([member.snapshot() for member in self.members])
 
     def packed(self) -> Any:
-        """Return what each member packs."""
         return [member.packed() for member in self.members]
 
     def envelope(self) -> Bundle:
-        """Return copies of the members without weights."""
         return Bundle([member.envelope() for member in self.members])
 
     def unpacked(self, packed: Any) -> State:
-        """Make the members' weights."""
         for member, content in zip(self.members, packed, strict=True):
             member.unpacked(content)
         return self

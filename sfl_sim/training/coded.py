@@ -83,7 +83,6 @@ class Coded(Value):
         return codes, [tensor.stride() for tensor in tensors], rest
 
     def envelope(self) -> Coded:
-        """Return the message without what stays at its sender."""
         received = _received(self)
         received._codes = {}
         return received
@@ -168,7 +167,6 @@ class CodedGradient(Value):
         return back, shape, stride
 
     def envelope(self) -> CodedGradient:
-        """Return the message without what stays at its sender."""
         return _received(self)
 
     def unpacked(self, packed: Any) -> CodedGradient:

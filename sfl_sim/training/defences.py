@@ -36,7 +36,6 @@ class Noisy(Codec):
     inner: Codec | None = None
 
     def size_bytes(self, shape: Shape, dtype: torch.dtype) -> int:
-        """The bytes of the inner codec, or of the elements as they are."""
         return self.inner.size_bytes(shape, dtype) if self.inner else dtype.itemsize * math.prod(shape)
 
     def encode(self, x: Tensor, draw: np.random.Generator) -> Code:
@@ -45,7 +44,6 @@ class Noisy(Codec):
         return factors, *(self.inner.encode(noisy, draw) if self.inner else [noisy])
 
     def decode(self, code: Code, shape: Shape, dtype: torch.dtype) -> Tensor:
-        """What the inner codec gives."""
         return self.inner.decode(code[1:], shape, dtype) if self.inner else code[1]
 
     def pack(self, code: Code, shape: Shape, dtype: torch.dtype) -> bytes:
@@ -58,15 +56,12 @@ class Noisy(Codec):
         return torch.ones(shape[0], dtype=dtype), *sent
 
     def gradient_shape(self, shape: Shape, dtype: torch.dtype) -> Shape:
-        """As the inner codec."""
         return self.inner.gradient_shape(shape, dtype) if self.inner else shape
 
     def select(self, gradient: Tensor, code: Code) -> Tensor:
-        """As the inner codec."""
         return self.inner.select(gradient, code[1:]) if self.inner else gradient
 
     def pull(self, gradient: Tensor, code: Code, shape: Shape) -> Tensor:
-        """As the inner codec, times the factors."""
         if self.inner:
             gradient = self.inner.pull(gradient, code[1:], shape)
         return gradient * _along(code[0], gradient)

@@ -27,11 +27,9 @@ class HeadForward(Step):
     name = "forward"
 
     def work(self, model: Bundle, batch: Value) -> Work:
-        """Count the forward passes of both."""
         return exit_work(model, batch.samples, passes=1)
 
     def out(self, model: Bundle, batch: Value) -> Value:
-        """Make smashed data, as large as without a head."""
         return Forward().out(model.replicas[0], batch)
 
 
@@ -64,7 +62,6 @@ class ExitBackward(Step):
     name = "backward"
 
     def work(self, model: Bundle, gradients: Value) -> Work:
-        """Count the backward passes of phi and h."""
         return exit_work(model, gradients.samples, passes=2)
 
     def run(self, model: Bundle, gradients: Value) -> None:
@@ -109,11 +106,9 @@ class Adapt(Step):
     name = "adapt"
 
     def work(self, model: Bundle, batch: Value) -> Work:
-        """Count forward and backward of both in every step."""
         return Work.total([exit_work(model, batch.samples, passes=3)] * self.n_steps)
 
     def run(self, model: Bundle, batch: Value) -> None:
-        """Take the steps; nothing comes from the server."""
         x, labels = batch.load()
         phi, h = model.replicas[:2]
         statistics = [replica.weights.buffers.clone() for replica in (phi, h)]

@@ -85,7 +85,6 @@ class Sgd(Optimiser):
 
     @property
     def n_moments(self) -> int:
-        """1 with momentum (m), 0 without."""
         return int(self.momentum > 0)
 
     def _update(self, weights: Weights, weight_decay: float) -> None:
@@ -109,7 +108,6 @@ class Adam(Optimiser):
 
     @property
     def n_moments(self) -> int:
-        """2: averages of the gradient and of its square."""
         return 2
 
     def _update(self, weights: Weights, weight_decay: float) -> None:

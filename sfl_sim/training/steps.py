@@ -50,7 +50,6 @@ class Forward(Step):
         return Value("smashed", batch.samples * per_sample + self.extra_bytes, batch.samples, batch.step)
 
     def shape(self, part1: Replica, batch: Value) -> Hashable:
-        """Return the part and the samples, and the size of further contents."""
         return part1.part, batch.samples, self.extra_bytes, self.labelled
 
     def run(self, part1: Replica, batch: Value) -> tuple[Tensor, ...]:
@@ -63,7 +62,6 @@ class ForwardOnly(Forward):
     """`Forward` without a graph, as in evaluation: running statistics stay as they are."""
 
     def run(self, part1: Replica, batch: Value) -> tuple[Tensor, ...]:
-        """Compute activations (n, ...); gives labels, too."""
         x, *labels = batch.load()
         with torch.no_grad():
             return (part1.weights(x, training=False), *labels)[: 1 + self.labelled]
@@ -95,7 +93,6 @@ class Train(Step):
         return Value("gradients", samples=data.samples, step=data.step)
 
     def shape(self, part: Replica | Joined, data: Value, *more: Any) -> Hashable:
-        """Return the part and the samples."""
         return part.part, data.samples
 
     def run(self, part: Replica | Joined, data: Value, *more: Any) -> Tensor | None:
@@ -129,7 +126,6 @@ class InputGradient(Step):
     passes = 2  # forward, and backward to the input without weights' gradients
 
     def out(self, part: Replica, data: Value) -> Value:
-        """Return the gradient at the input."""
         return gradient_at(part.part, data)
 
     def run(self, part: Replica, data: Value) -> Tensor | None:
@@ -156,11 +152,9 @@ class Backward(Step):
     passes = 2
 
     def shape(self, part1: Replica, gradients: Value) -> Hashable:
-        """Return the part and the samples."""
         return part1.part, gradients.samples
 
     def run(self, part1: Replica, gradients: Value) -> None:
-        """Run backward through the graph that `Forward` left, then step."""
         part1.weights.backward(gradients.load())
         self.optimiser.step(part1.weights)
 
@@ -178,7 +172,6 @@ class RelayBack(Backward):
     """Run the backward pass of a part in the middle, and its optimiser's step; gives the gradient at its input."""
 
     def out(self, part: Replica, gradients: Value) -> Value:
-        """Return the gradient at the input."""
         return gradient_at(part.part, gradients)
 
     def run(self, part: Replica, gradients: Value) -> Tensor | None:  # type: ignore[override]
@@ -198,7 +191,6 @@ class Average(Step):
     aggregates = True
 
     def work(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> Work:
-        """Count the MACs of the weighted sum, or of the products of adapters."""
         part = into.part
         velocity = into.has_velocity * part.n_parameters
         if part.aggregate == "concat":
@@ -227,7 +219,6 @@ class MomentumAverage(Average):
     unit: float = 1.0
 
     def run(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> None:
-        """Step towards the average; `shares` add up to one."""
         weights = into.weights
         before = weights.flat.clone()
         super().run(into, replicas, shares)

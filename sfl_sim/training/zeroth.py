@@ -104,7 +104,6 @@ class ForwardShifted(Forward):
     sign: int = 1
 
     def run(self, part1: Replica, batch: Value) -> tuple[Tensor, ...]:
-        """Compute activations (n, ...)."""
         assert self.directions
         u = self.directions.draw(0, [part1])
         return (shifted([part1], batch.load()[0], u, self.sign * self.directions.mu),)
@@ -114,7 +113,6 @@ class LossForward(HeadForward):
     """phi and h on a batch without a graph; gives the smashed data, and keeps the loss in `pending`."""
 
     def run(self, model: Bundle, batch: Value) -> tuple[Tensor, Tensor]:
-        """Compute activations (n, ...); gives labels, too."""
         x, labels = batch.load()
         phi, h = model.replicas[:2]
         z = shifted([phi], x)
@@ -136,11 +134,9 @@ class ShiftedStep(Step):
     name = "shifted"
 
     def work(self, model: Bundle, batch: Value) -> Work:
-        """Count one forward pass of both for each direction, two if slopes are central."""
         return Work.total([exit_work(model, batch.samples, passes=1)] * (self.directions.count * (1 + self.central)))
 
     def run(self, model: Bundle, batch: Value) -> None:
-        """Find the slopes, then step."""
         x, labels = batch.load()
         replicas, mu, loss_of = model.replicas[:2], self.directions.mu, model.replicas[1].part.loss
         at_w, model.pending = model.pending, None
@@ -162,11 +158,9 @@ class Slopes(Step):
     name = "shifted"
 
     def work(self, part1: Replica, batch: Value, smashed: Value, gradient: Value) -> Work:
-        """Count one forward pass for each direction."""
         return Work.total([part1.part.work(batch.samples, passes=1)] * self.directions.count)
 
     def out(self, part1: Replica, batch: Value, smashed: Value, gradient: Value) -> Value:
-        """Make a message of P numbers."""
         return Value("numbers", SCALAR_BYTES * self.directions.count, batch.samples, batch.step)
 
     def run(self, part1: Replica, batch: Value, smashed: Value, gradient: Value) -> Tensor:
@@ -187,7 +181,6 @@ class SeededStep(Step):
     name = "step"
 
     def run(self, part: Replica, slopes: Value) -> None:
-        """Draw the directions again, and step."""
         self.directions.add_gradient([part], slopes.load())
         self.optimiser.step(part.weights)
 
@@ -201,12 +194,10 @@ class ZerothSteps(Step):
     name = "train"
 
     def work(self, part2: Replica, smashed: Value) -> Work:
-        """Count two forward passes for each direction."""
         n = sum(2 * step.count for step in self.steps)
         return Work.total([part2.part.work(smashed.samples, passes=1)] * n)
 
     def run(self, part2: Replica, smashed: Value) -> None:
-        """Take the steps."""
         z, labels = smashed.load()
         for step in self.steps:
             pairs = [
@@ -226,11 +217,9 @@ class CentralSlope(Step):
     name = "compare"
 
     def work(self, part2: Replica, smashed: Value, ahead: Value, behind: Value) -> Work:
-        """Count two forward passes."""
         return Work.total([part2.part.work(smashed.samples, passes=1)] * 2)
 
     def out(self, part2: Replica, smashed: Value, ahead: Value, behind: Value) -> Value:
-        """Make a message of one number."""
         return Value("numbers", SCALAR_BYTES, smashed.samples, smashed.step)
 
     def run(self, part2: Replica, smashed: Value, ahead: Value, behind: Value) -> Tensor:

@@ -125,11 +125,9 @@ class Infer(Step):
         self._size_bytes = size_bytes
 
     def work(self, state: State, data: Value) -> Work:
-        """Give the fixed work."""
         return self._work
 
     def out(self, state: State, data: Value) -> Value:
-        """Make the value that is sent on."""
         return Value(self._gives, self._size_bytes, 1, data.step)
 
     def run(self, state: State, data: Value) -> None:

@@ -35,19 +35,15 @@ class Delta(Codec):
         return math.ceil(shape[0] / 8) + (inner if sent else 0)
 
     def encode(self, x: Tensor, draw: np.random.Generator) -> Code:
-        """Code all samples."""
         return self.inner.encode(x, draw) if self.inner else (x,)
 
     def decode(self, code: Code, shape: Shape, dtype: torch.dtype) -> Tensor:
-        """The samples."""
         return self.inner.decode(code, shape, dtype) if self.inner else code[0]
 
     def pack(self, code: Code, shape: Shape, dtype: torch.dtype) -> bytes:
-        """The samples that are sent."""
         return self.inner.pack(code, shape, dtype) if self.inner else raw(code[0])
 
     def unpack(self, data: bytes, shape: Shape, dtype: torch.dtype) -> Code:
-        """The same."""
         return self.inner.unpack(data, shape, dtype) if self.inner else (of_raw(data, shape, dtype),)
 
     def for_inference(self) -> Codec | None:

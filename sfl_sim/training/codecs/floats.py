@@ -18,11 +18,9 @@ class _Float(Codec):
     samplewise: ClassVar[bool] = True
 
     def size_bytes(self, shape: Shape, dtype: torch.dtype) -> int:
-        """Two bytes per element."""
         return 2 * math.prod(shape)
 
     def decode(self, code: Code, shape: Shape, dtype: torch.dtype) -> Tensor:
-        """The same numbers in the type of x."""
         return code[0].to(dtype)
 
 
@@ -39,5 +37,4 @@ class Bf16(_Float):
     """The range of float32 with 8 bits of precision."""
 
     def encode(self, x: Tensor, draw: np.random.Generator) -> Code:
-        """Round."""
         return (x.float().bfloat16(),)

@@ -52,7 +52,6 @@ class Int(Codec):
         return in_bits((from_zero + z).nan_to_num().long().numpy(force=True), self.bits) + raw(s) + raw(z.float())
 
     def unpack(self, data: bytes, shape: Shape, dtype: torch.dtype) -> Code:
-        """The same, as floating numbers."""
         groups = [size if self.per == "channel" and dim == _channels(shape) else 1 for dim, size in enumerate(shape)]
         groups = groups if self.per == "channel" else []
         n_scale = SCALE_BYTES // 2 * math.prod(groups)
@@ -61,7 +60,6 @@ class Int(Codec):
         return (q - z).to(exact(dtype)), s, z
 
     def for_inference(self) -> Codec:
-        """The same with rounding to the nearest."""
         return self.model_copy(update={"rounding": "nearest"})
 
     def decode_each_alone(self, x: Tensor) -> Tensor:

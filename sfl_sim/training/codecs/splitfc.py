@@ -72,11 +72,9 @@ class SplitFC(Codec):
         return places, torch.ones(len(places), dtype=dtype), *values
 
     def gradient_shape(self, shape: Shape, dtype: torch.dtype) -> Shape:
-        """The gradients of the columns (n, D)."""
         return shape[0], self.n_columns(shape)
 
     def select(self, gradient: Tensor, code: Code) -> Tensor:
-        """The gradients of the columns."""
         return gradient.flatten(1)[:, code[0]]
 
     def pull(self, gradient: Tensor, code: Code, shape: Shape) -> Tensor:

@@ -65,7 +65,6 @@ class TopK(Codec):
         return raw(values) + b"".join(rows)
 
     def unpack(self, data: bytes, shape: Shape, dtype: torch.dtype) -> Code:
-        """The same."""
         k, numel, n = self.k(shape, dtype), math.prod(shape[1:]), shape[0]
         sent = torch.float16 if self.values == "fp16" else dtype
         n_bytes, each = n * k * sent.itemsize, _places_bytes(k, numel)
@@ -84,7 +83,6 @@ class TopK(Codec):
         return shape[0], self.k(shape, dtype)
 
     def select(self, gradient: Tensor, code: Code) -> Tensor:
-        """The gradients at the places of the values."""
         return gradient.flatten(1).gather(1, code[1])
 
     def pull(self, gradient: Tensor, code: Code, shape: Shape) -> Tensor:
@@ -130,7 +128,6 @@ class RandTopK(TopK):
     """Probability with which a draw takes one of the others."""
 
     def for_inference(self) -> Codec:
-        """Top-k."""
         return TopK(keep=self.keep, values=self.values)
 
     def _places(self, size: Tensor, k: int, draw: np.random.Generator) -> Tensor:
