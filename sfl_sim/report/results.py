@@ -132,7 +132,7 @@ def columns_for(frames: Frames) -> list[Column]:
     names = [
         name
         for name in [*([] if frames.timing_only else LEARNED), *SPENT]
-        if frames.summary[name].notna().any() or (name in SPENT and summary[name].is_required)
+        if frames.summary[name].notna().any() or (name in SPENT and not summary[name].null)
     ]
     if medians(frames)["server_model_bytes"].nunique() > 1:
         names.append("server_model_bytes")

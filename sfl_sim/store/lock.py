@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +21,6 @@ class Lock:
 
     def __init__(self, target: Path) -> None:
         self._path = target.with_name(f".{target.name}.lock")
-        self._refuse_what_is_no_lock()
         self._lock = FileLock(self._path, blocking=False, fallback_to_soft=False)
         try:
             self._lock.acquire()
@@ -32,15 +30,7 @@ class Lock:
             raise ScenarioError(f"{self._holder()} is writing there", key="--out", found=str(target)) from None
         except OSError:  # a disk without locks
             return
-        with open(self._path, "w", opener=_not_following) as file:
-            file.write(f"process {os.getpid()} on {platform.node()}")
-
-    def _refuse_what_is_no_lock(self) -> None:
-        """Check that the lock file is one, and no name of another file, which would be overwritten."""
-        with suppress(FileNotFoundError):
-            found = os.lstat(self._path)
-            if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-                raise ScenarioError("is no lock that a run has made: remove it", key="--out", found=str(self._path))
+        self._path.write_text(f"process {os.getpid()} on {platform.node()}")
 
     def _holder(self) -> str:
         with suppress(OSError):
@@ -53,8 +43,3 @@ class Lock:
             with suppress(OSError):  # a file that stays does no harm
                 self._path.unlink()
             self._lock.release()
-
-
-def _not_following(path: str, flags: int) -> int:
-    """Open a file, unless it is a link."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))

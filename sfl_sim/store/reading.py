@@ -18,7 +18,7 @@ from sfl_sim.store.schema import StoredColumn, StoredTable
 
 MAX_SMALL_ROWS = 1_000_000
 """Rows that a table may have whatever its size; a larger one has a byte a row at least, or equal rows fill memory."""
-FURTHER = StoredColumn("", "", "value of a column whose name the scenario decides", absent=math.nan)
+FURTHER = StoredColumn("", "", "value of a column whose name the scenario decides", only="what the scenario asks for")
 
 
 def file_of(folder: Path, table: StoredTable) -> Path | None:
@@ -37,8 +37,7 @@ def read_table(folder: Path, table: StoredTable, columns: Sequence[str] | None =
     """Read a stored table; no rows without its file.
 
     Args:
-        columns: names; what the folder lacks of them is as the schema says, and unknown numbers are NaN. None: all
-            that is stored, as it is.
+        columns: names; what the folder lacks of them is null, NaN of a number. None: all that is stored, as it is.
         where: values that rows must have, by column.
 
     Raises ValueError if the folder lacks a column that none may lack. (Without rows, the store knows no columns.)
@@ -56,7 +55,8 @@ def read_table(folder: Path, table: StoredTable, columns: Sequence[str] | None =
     missing = {name: column for name, column in described.items() if name not in frame}
     if len(frame) and (lacking := [name for name, column in missing.items() if column.is_required]):
         raise ValueError(f"{table.file} lacks {', '.join(lacking)}")
-    frame = frame.assign(**{name: column.absent for name, column in missing.items()})[list(described)]
+    unknown = {name: math.nan if column.is_number or column is FURTHER else None for name, column in missing.items()}
+    frame = frame.assign(**unknown)[list(described)]
     numbers = [name for name, column in described.items() if column.is_number and frame[name].dtype == object]
     return frame.astype(dict.fromkeys(numbers, float)) if len(frame) else frame
 

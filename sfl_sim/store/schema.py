@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -26,17 +25,11 @@ UNITS = {
     "(accuracy|share|probability)$": "share",
 }
 """Units by what the name of a column holds; the first that fits."""
-REQUIRED = object()
-"""Stands for the value, in a folder without the column, of one that no folder may lack."""
 
 
 @dataclass(frozen=True)
 class StoredColumn:
-    """Column of a stored table; the head of schema.toml says what its attributes mean.
-
-    Attributes:
-        absent: None, or NaN of a number, for a value that nobody knows; `REQUIRED` if the column must not be missing.
-    """
+    """Column of a stored table; the head of schema.toml says what its attributes mean."""
 
     name: str
     type: str
@@ -44,7 +37,6 @@ class StoredColumn:
     unit: str = ""
     null: str = ""
     only: str = ""
-    absent: Any = REQUIRED
     title: str = ""
     number: str = ""
     better: str = ""
@@ -58,7 +50,7 @@ class StoredColumn:
     @property
     def is_required(self) -> bool:
         """True if it must not be missing."""
-        return self.absent is REQUIRED
+        return not self.only
 
 
 @dataclass(frozen=True)
@@ -71,14 +63,13 @@ class StoredTable:
     under: str = ""
     further: str = ""
     only: str = ""
-    absent: bool = False
     whole: bool = False
     later: bool = False
 
     @property
     def is_required(self) -> bool:
         """True if its file must not be missing."""
-        return not (self.only or self.absent)
+        return not self.only
 
     @property
     def of_trial(self) -> list[str]:
@@ -113,11 +104,6 @@ def _column(name: str, own: dict[str, Any], shared: dict[str, Any]) -> StoredCol
     keys = dict(own) if own.keys() & set(TYPES) else shared | own
     column_type = next(key for key in keys if key in TYPES)
     meaning = keys.pop(column_type)
-    if keys.get("only"):
-        keys.setdefault("absent", "unknown")
-    is_number = column_type in ("int", "float")
-    if keys.get("absent") == "unknown":
-        keys["absent"] = math.nan if is_number else None
-    if is_number:
+    if column_type in ("int", "float"):
         keys.setdefault("unit", next((unit for pattern, unit in UNITS.items() if re.search(pattern, name)), ""))
     return StoredColumn(name, column_type, meaning, **keys)

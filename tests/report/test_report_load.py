@@ -26,20 +26,6 @@ def test_a_run_reads_back_as_frames(run_folder: Path) -> None:
     assert len(run.clients) == 6 * 10
 
 
-def test_what_a_run_of_an_earlier_version_does_not_tell_is_unknown(run_folder: Path) -> None:
-    assert "server_model_bytes" not in (run_folder / "summary.json").read_text()
-    assert load(run_folder).summary["server_model_bytes"].isna().all()
-
-
-def test_nobody_waited_for_assistants_before_there_were_any(folder: Path) -> None:
-    pd.read_parquet(folder / "rounds.parquet").drop(columns="assistants_s").to_parquet(folder / "rounds.parquet")
-
-    rounds = load(folder).rounds
-
-    assert (rounds["assistants_s"] == 0).all()
-    assert rounds["replay_bytes"].isna().all()
-
-
 def test_operations_are_read_by_column_and_row(run_folder: Path) -> None:
     ops = load(run_folder).rows("ops", ["client", "started_s"], variant="hydra, cyclic", seed=1, node="server", round=7)
 

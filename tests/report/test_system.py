@@ -104,17 +104,6 @@ def test_every_distinct_model_has_its_figure(frames: Frames) -> None:
     assert [[variant.label for variant in variants] for variants, _ in found] == [[ARRIVAL, CYCLIC], [HYDRA]]
 
 
-def test_runs_of_earlier_versions_have_no_such_panel(folder: Path) -> None:
-    clients = pd.read_parquet(folder / "clients.parquet")
-    clients.drop(columns="cut").to_parquet(folder / "clients.parquet")
-    (folder / "layers.parquet").unlink()
-
-    titles = [panel.title for panel in panels(merge([load(folder)]))]
-
-    assert "The fleet" in titles
-    assert "Where to cut" not in titles
-
-
 def test_names_of_layers_are_text_and_never_markup(folder: Path) -> None:
     layers = pd.read_parquet(folder / "layers.parquet")
     layers.assign(name="<b>" + layers["name"], model="<i>").to_parquet(folder / "layers.parquet")

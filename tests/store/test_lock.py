@@ -86,26 +86,6 @@ def test_the_command_line_is_refused_in_one_line_until_the_first_ends_even_by_ki
     assert writers[1].hear() == "mine"
 
 
-OTHERS = {
-    "a link": lambda lock, precious: lock.symlink_to(precious),
-    "a link to nowhere": lambda lock, precious: lock.symlink_to(precious.with_name("nowhere")),
-    "another name of a file": lambda lock, precious: lock.hardlink_to(precious),
-    "a pipe": lambda lock, precious: os.mkfifo(lock),
-    "a folder": lambda lock, precious: lock.mkdir(),
-}
-
-
-@pytest.mark.parametrize("what", OTHERS)
-def test_what_is_no_lock_is_neither_written_nor_waited_for(what, tmp_path):
-    precious, lock = tmp_path / "precious.txt", tmp_path / ".run.lock"
-    precious.write_text("mine")
-    OTHERS[what](lock, precious)
-    with pytest.raises(ScenarioError, match=f"--out: is no lock that a run has made: remove it .found '{lock}'"):
-        RunFolder(tmp_path / "run", "digest")
-    assert precious.read_text() == "mine"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".run.lock", "precious.txt"]
-
-
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc, which Linux has")
 def test_a_folder_that_takes_no_files_is_not_called_another_s():
     with pytest.raises(ScenarioError, match="--out: cannot write there: No such file or directory"):

@@ -24,9 +24,14 @@ def assert_described(table: StoredTable, names: Iterable[str], further: Collecti
     assert not missing, (table.file, missing)
 
 
+def untold(table: StoredTable, names: Iterable[str]) -> dict[str, None]:
+    """Nulls for the columns that no folder may lack and that are not among the `names`."""
+    return dict.fromkeys(name for name, column in table.columns.items() if column.is_required and name not in {*names})
+
+
 def write_table(folder: Path, kind: FolderKind, name: str, frame: pd.DataFrame, further: Collection[str] = ()) -> None:
-    """Write a described table into the folder; without rows it needs no columns."""
+    """Write a described table into the folder; numbers and texts that the frame does not tell are null."""
     table = tables(kind)[name]
-    if len(frame):
-        assert_described(table, frame, further)
+    frame = frame.assign(**untold(table, frame))
+    assert_described(table, frame, further)
     frame.to_parquet(folder / table.file, index=False)

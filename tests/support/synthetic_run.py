@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import yaml
-from stored import write_table
+from stored import untold, write_table
 
 from sfl_sim.report.frames import Frames
 from sfl_sim.store.columns import BREAKDOWN, OP_COLUMNS
+from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,7 +86,8 @@ def retold(frames: Frames, **columns: Mapping[str, ArrayLike]) -> Frames:
 def write_run(folder: Path, world: World) -> Path:
     """Write a run of `world` into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    tables: dict[str, list[pd.DataFrame]] = {"rounds": [], "labels": [], "clients": [], "layers": [], "ops": []}
+    names = ("rounds", "labels", "clients", "layers", "ops", "participants")
+    frames_of: dict[str, list[pd.DataFrame]] = {name: [] for name in names}
     summaries = []
     for setting in world.variants:
         for seed in world.seeds:
@@ -95,10 +97,12 @@ def write_run(folder: Path, world: World) -> Path:
             labels = _labels(world, setting, clients, place, seed)
             rounds = _rounds(world, ops, labels)
             summaries.append(_summary(world, setting, seed, rounds, labels))
-            ours = {"rounds": rounds, "labels": labels, "clients": clients, "layers": LAYERS, "ops": ops}
+            present = ops.loc[ops["client"] >= 0, ["round", "client"]].drop_duplicates()
+            ours = {"rounds": rounds, "labels": labels, "clients": clients, "layers": LAYERS, "ops": ops,
+                    "participants": present}  # fmt: skip
             for table, frame in ours.items():
-                tables[table].append(frame.assign(variant=setting.name, seed=seed))
-    for table, frames in tables.items():
+                frames_of[table].append(frame.assign(variant=setting.name, seed=seed))
+    for table, frames in frames_of.items():
         write_table(folder, "run", table, pd.concat(frames, ignore_index=True))
     _write_texts(folder, world, summaries)
     return folder
@@ -305,4 +309,5 @@ def _write_texts(folder: Path, world: World, summaries: list[dict[str, object]])
     }
     (folder / "scenario.yaml").write_text(yaml.safe_dump(scenario, sort_keys=False), encoding="utf-8")
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    (folder / "summary.json").write_text(json.dumps({"scenario": world.name, "variants": summaries}), encoding="utf-8")
+    variants = [{**untold(tables("run")["summary"], {*each, "variant"}), **each} for each in summaries]
+    (folder / "summary.json").write_text(json.dumps({"scenario": world.name, "variants": variants}), encoding="utf-8")

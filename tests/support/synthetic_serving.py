@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from stored import assert_described, write_table
+from stored import assert_described, untold, write_table
 
 from sfl_sim.metrics.serving import summary
 from sfl_sim.store.schema import tables
@@ -87,6 +87,7 @@ def write_served(folder: Path, world: World) -> Path:
     if world.trained:
         write_table(folder, "serving", "answers", answers.astype({"variant": "category"}))
     for trial in trials:
+        trial |= untold(tables("serving")["trials"], trial)
         assert_described(tables("serving")["trials"], trial)
     (folder / "serving.json").write_text(json.dumps({"scenario": world.name, "trials": trials}, allow_nan=False))
     (folder / "scenario.yaml").write_text(json.dumps({"name": world.name}))

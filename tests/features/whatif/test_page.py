@@ -259,7 +259,6 @@ def test_an_interrupted_study_shows_what_there_is(tmp_path: Path) -> None:
     folder = write_whatif(tmp_path / "interrupted", replace(SMALL, status="interrupted"))
     points = pd.read_parquet(folder / "points.parquet")
     points[points[SMALL.axes[0].key] == SMALL.axes[0].values[0]].iloc[:2].to_parquet(folder / "points.parquet")
-    (folder / "layers.parquet").unlink()
     found = panels_of(folder)
     assert "interrupted" in warnings(load_whatif(folder))[0]
     assert sum(len(table.rows) for panel in found.values() for table in panel.tables) == 2
