@@ -89,7 +89,7 @@ def nothing_is_left_out(request, monkeypatch):
     """Let whatever a page or a study would leave out fail the test, but for tests marked `leaves_out`."""
     if request.node.get_closest_marker("leaves_out"):
         return
-    monkeypatch.setattr("sfl_sim.report.html_page.Parts.make", lambda parts, name, part, otherwise: part())
+    monkeypatch.setattr("sfl_sim.report.html_page.Parts.try_", lambda parts, name, make, default: make())
     for study in ("features.serve.study", "studies.train", "features.whatif.study"):
         monkeypatch.setattr(f"sfl_sim.{study}.optional", lambda what, notify: nullcontext())
 

@@ -109,7 +109,7 @@ def _warnings(run: Run) -> list[str]:
     texts = [*_repriced(run), *_unfinished(run)]
     if changed := changed_files(run.folder):
         texts.append(f"{', '.join(changed)} is not what the run has written, by its SHA256SUMS: figures may be wrong.")
-    texts += _first(_unheld(run), "more seeds leave labels without a holder; clients.parquet has all.")
+    texts += _first(_labels_without_holder(run), "more seeds leave labels without a holder; clients.parquet has all.")
     score = score_of(run.rounds)
     texts += _first(_stopped(run), "more stopped early; summary.json says why.")
     diverged = run.rounds[run.rounds[score].notna() & ~np.isfinite(run.rounds["loss"].astype(float))]
@@ -130,12 +130,12 @@ def _warnings(run: Run) -> list[str]:
     if run.rounds[score].isna().all() and "repriced_from" not in run.manifest:
         texts.append(
             "timing-only. Nothing was trained, so there is no accuracy; time and bytes are those of a training run"
-            f"{_unread(run)}."
+            f"{_replay_without_norm(run)}."
         )
     return texts
 
 
-def _unheld(run: Run) -> list[str]:
+def _labels_without_holder(run: Run) -> list[str]:
     """Sentences on the labels of which no client holds a training sample."""
     names = run.labels.drop_duplicates("label").set_index("label")["label_name"]
     found: dict[tuple[Any, str], str] = {}
@@ -183,8 +183,8 @@ def _unfinished(run: Run) -> list[str]:
     return texts + _first(found, "more failed; manifest.json lists them all.")
 
 
-def _unread(run: Run) -> str:
-    """Say, as the end of a sentence, what differs where replay was to follow a norm that was not measured."""
+def _replay_without_norm(run: Run) -> str:
+    """End of a sentence for KoReA-SFL: the norm that replay was to follow was never measured."""
     options = [one for one in run.summary["method_options"] if isinstance(one, dict)]
     p0 = {f"{one['p0']:g}" for one in options if one.get("proportion") in ADAPTIVE}
     if not p0:
@@ -208,11 +208,11 @@ def _repriced(run: Run) -> list[str]:
         doubts = [verdict for verdict in run.verdicts if verdict["variant"] == name and verdict["reason"] is not None]
         if doubts:
             more = f", and {plural(len(doubts) - 1, 'more seed')}" if doubts[1:] else ""
-            texts.append(f"{name} (seed {doubts[0]['seed']}{more}) {_doubt(doubts[0])}")
+            texts.append(f"{name} (seed {doubts[0]['seed']}{more}) {_must_be_trained(doubts[0])}")
     return texts
 
 
-def _doubt(verdict: dict[str, Any]) -> str:
+def _must_be_trained(verdict: dict[str, Any]) -> str:
     if not verdict["rounds"]:
         return f"is left out: {verdict['reason']}."
     held = f" What it learned holds for {plural(verdict['valid_rounds'], 'round')}." if verdict["valid_rounds"] else ""

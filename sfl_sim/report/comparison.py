@@ -82,16 +82,16 @@ class Comparison:
     @property
     def in_words(self) -> Markup:
         """Say which setting is compared, or warn that it is not the only one that differs."""
-        apart = Markup(", apart from what their grids vary ({})").format(_named(self.grids)) if self.grids else ""
+        apart = Markup(", apart from what their grids vary ({})").format(_listed_keys(self.grids)) if self.grids else ""
         if not self.settings:
             return Markup("The runs have the same settings{}.").format(apart)
         if not self.others:
-            return Markup("The runs differ in {} alone{}.").format(_named([*self.settings]), apart)
-        others = _named(self.others)
+            return Markup("The runs differ in {} alone{}.").format(_listed_keys([*self.settings]), apart)
+        others = _listed_keys(self.others)
         if self.compared:
             return Markup(
                 "{} is different in every run. These runs also differ in {}. Their results may differ because of that."
-            ).format(_named([self.compared]), others)
+            ).format(_listed_keys([self.compared]), others)
         return Markup("These runs differ in {}. Their results may differ because of any of these.").format(others)
 
     @property
@@ -100,11 +100,11 @@ class Comparison:
         return Markup(
             "They were also computed differently: {}. Simulated time does not depend on that; weights may differ "
             "in their last bits, and wall times are not comparable."
-        ).format(_named([*self.machine]))
+        ).format(_listed_keys([*self.machine]))
 
     def table(self, values: Values) -> Table:
         """A row for each key, a column for each run."""
-        rows = [[Cell(_code(key)), *(Cell(_short(text)) for text in texts)] for key, texts in values.items()]
+        rows = [[Cell(_as_code(key)), *(Cell(_short_text(text)) for text in texts)] for key, texts in values.items()]
         return Table(["", *self.titles], rows, words=self.titles)
 
     @property
@@ -182,15 +182,15 @@ def _differing(keys: Iterable[str], told: Sequence[Mapping[str, Any]]) -> Values
     return {key: values for key, values in by_key.items() if len(set(values)) > 1}
 
 
-def _named(keys: Sequence[str]) -> Markup:
+def _listed_keys(keys: Sequence[str]) -> Markup:
     """Keys in a sentence, the first few by name."""
-    named = [_code(key) for key in keys[:MAX_NAMED]]
+    named = [_as_code(key) for key in keys[:MAX_NAMED]]
     if len(keys) > MAX_NAMED:
         named.append(Markup(plural(len(keys) - MAX_NAMED, "more setting")))
     return listed(named)
 
 
-def _code(key: str) -> Markup:
+def _as_code(key: str) -> Markup:
     return Markup("<code>{}</code>").format(key)
 
 
@@ -203,9 +203,9 @@ def difference_tables(frames: Frames) -> list[Table]:
         rows = [
             [
                 Cell(theirs.name if theirs.name == ours.name else theirs.html),
-                *(_more(frames, each, ours, theirs) for each in columns),
+                *(_median_change(frames, each, ours, theirs) for each in columns),
             ]
-            for ours, theirs in _pairs(frames, first[0], run)
+            for ours, theirs in _matching_variants(frames, first[0], run)
         ]
         if rows:
             names = [POINTS.get(column.key, column.title) for column in columns]
@@ -213,7 +213,7 @@ def difference_tables(frames: Frames) -> list[Table]:
     return tables
 
 
-def _pairs(frames: Frames, one: Run, other: Run) -> list[tuple[ShownVariant, ShownVariant]]:
+def _matching_variants(frames: Frames, one: Run, other: Run) -> list[tuple[ShownVariant, ShownVariant]]:
     """The variants of two runs that have the same name, or the only ones of both."""
     ours, theirs = ([each for each in frames.variants if each.run is run] for run in (one, other))
     if len(ours) == len(theirs) == 1:
@@ -222,7 +222,7 @@ def _pairs(frames: Frames, one: Run, other: Run) -> list[tuple[ShownVariant, Sho
     return [(by_name[each.name], each) for each in theirs if each.name in by_name]
 
 
-def _more(frames: Frames, column: Column, ours: ShownVariant, theirs: ShownVariant) -> Cell:
+def _median_change(frames: Frames, column: Column, ours: ShownVariant, theirs: ShownVariant) -> Cell:
     """How much more the second has than the first, seed by seed: the median, and how far it spreads."""
     numbers = frames.summary.pivot_table(index="seed", columns="variant", values=column.key)
     if not {ours.label, theirs.label} <= set(numbers):
@@ -241,7 +241,7 @@ def _more(frames: Frames, column: Column, ours: ShownVariant, theirs: ShownVaria
     return Cell(sign + text(abs(middle)), ", ".join(filter(None, told)))
 
 
-def _short(text: str, most: int = 60) -> str:
+def _short_text(text: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -314,9 +314,9 @@ def repriced_table(frames: Frames) -> Table | None:
         rows.append(
             [
                 Cell(variant.html, plural(len(seeds), "seed")),
-                Cell(_known(before_s) + ARROW + _known(after_s)),
+                Cell(_duration_or_dash(before_s) + ARROW + _duration_or_dash(after_s)),
                 Cell(factor(before_s / after_s) if before_s > 0 and after_s > 0 else "–"),
-                Cell(ARROW.join(map(_known, to_target)) if any(map(isfinite, to_target)) else "–"),
+                Cell(ARROW.join(map(_duration_or_dash, to_target)) if any(map(isfinite, to_target)) else "–"),
                 Cell("holds" if holds.all() else "must be trained", f"holds with {holds.sum()} of {len(seeds)}"),
             ]
         )
@@ -324,5 +324,5 @@ def repriced_table(frames: Frames) -> Table | None:
     return Table(titles, rows, title="Before and after", note=NOTE, words=titles[-1:])
 
 
-def _known(seconds: float) -> str:
+def _duration_or_dash(seconds: float) -> str:
     return duration(seconds) if isfinite(seconds) else "–"

@@ -246,7 +246,7 @@ def colour_bar(length: float = 0.9) -> dict[str, Any]:
     return {"thickness": 9, "outlinewidth": 0, "x": 1.01, "xpad": 2, "len": length}
 
 
-def some(names: Sequence[Any], most: int = MAX_NAMES) -> list[Any]:
+def evenly_spaced(names: Sequence[Any], most: int = MAX_NAMES) -> list[Any]:
     """Keep at most so many of the names, evenly spaced, the first among them."""
     return list(names[:: max(1, -(-len(names) // most))])
 

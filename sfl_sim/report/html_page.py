@@ -59,16 +59,16 @@ class Parts:
     count: Callable[[int, int], object] = _ignore
     left_out: list[str] = field(default_factory=list)
 
-    def make(self, name: str, part: Callable[[], T], otherwise: T) -> T:
-        """Make a part of the page; gives `otherwise` if that fails."""
+    def try_(self, name: str, make: Callable[[], T], default: T) -> T:
+        """The part of the page that `make` gives; `default` if that fails."""
         try:
-            return part()
+            return make()
         except self.forgiven as error:
             self.left_out.append(
                 f"{name} is left out: {in_short(error)}. The numbers are in the tables beside the page."
             )
             self.warn(self.left_out[-1])
-            return otherwise
+            return default
 
     def draw(self, sections: Mapping[str, Callable[[], list[Panel]]]) -> list[Panel]:
         """Make the panels of these sections, draw their figures, and count the sections."""
@@ -79,7 +79,7 @@ class Parts:
         made: list[Panel] = []
         for number, (name, section) in enumerate(sections.items()):
             self.count(number, len(sections))
-            made += self.make(f"The section “{name}”", partial(drawn, section), [])
+            made += self.try_(f"The section “{name}”", partial(drawn, section), [])
         self.count(len(sections), len(sections))
         return made
 
@@ -127,7 +127,7 @@ def write_page(
         figure.update_layout(showlegend=False)
         div_id = f"figure-{next(ids)}"
         draw = partial(figure.to_html, config=PLOT_CONFIG, include_plotlyjs=False, full_html=False, div_id=div_id)
-        text = parts.make("A figure", draw, "")
+        text = parts.try_("A figure", draw, "")
         return Markup(text) if text else Markup('<p class="caption">{}</p>').format(parts.left_out[-1])
 
     sections: list[tuple[str, str]] = []
@@ -174,14 +174,14 @@ def facts(manifest: Mapping[str, Any]) -> Table:
     return Table(["Key", "Value"], rows, words=["Value"])
 
 
-def told_in(terms: str, content: str) -> Markup:
+def glossary_for(terms: str, content: str) -> Markup:
     """Keep those entries of a list of terms that are needed to read the content of a page.
 
     They are of the form `<dt data-if="word|other">...</dt><dd>...</dd>`; one without words is always needed.
     """
-    told = content.lower()
-    found = re.findall(r'<dt(?: data-if="([^"]*)")?>(.*?)</dt><dd>(.*?)</dd>', terms, re.DOTALL)
-    needed = [entry for words, *entry in found if any(word in told for word in words.split("|"))]
+    text = content.lower()
+    entries = re.findall(r'<dt(?: data-if="([^"]*)")?>(.*?)</dt><dd>(.*?)</dd>', terms, re.DOTALL)
+    needed = [entry for words, *entry in entries if any(word in text for word in words.split("|"))]
     return Markup("\n").join(Markup("<dt>{}</dt><dd>{}</dd>".format(*entry)) for entry in needed)
 
 
@@ -193,5 +193,5 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"facts": facts, "told_in": told_in}
+    templates.filters |= {"facts": facts, "glossary_for": glossary_for}
     return templates

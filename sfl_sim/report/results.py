@@ -19,7 +19,7 @@ from sfl_sim.report.panel import Cell, Column, Table, by_variant, columns_of
 from sfl_sim.scenario.given import METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
     from typing import Any
 
     from sfl_sim.report.frames import Frames, ShownVariant
@@ -149,50 +149,38 @@ def own_metrics(frames: Frames) -> list[str]:
 
 
 @dataclass(frozen=True)
-class CostToTarget(Column):
-    """Cost of a seed until it reaches the target; the sum of its columns `spent` is what it has spent if it does not.
+class ToTarget(Column):
+    """What a seed needs until it reaches the target; one that does not is infinitely late.
 
-    `along` is the column of the rounds that grows towards it. A number that is not known lies between `low` and
-    `high`; they are equal for one that is known.
+    `along` is the column of the rounds that grows towards it.
     """
 
-    spent: tuple[str, ...] = ()
     along: str = ""
 
-    def of_seeds(self, seeds: pd.DataFrame) -> pd.DataFrame:
-        """`low` and `high` for each row of the summary."""
-        needed = seeds[self.key]
-        return pd.DataFrame(
-            {"low": needed.fillna(seeds[list(self.spent)].sum(axis="columns")), "high": needed.fillna(math.inf)}
-        )
-
-    def middle(self, seeds: pd.DataFrame) -> tuple[float, float]:
-        """The median over seeds, `low` and `high`. A seed that does not reach the target counts as infinitely late."""
-        low, high = self.of_seeds(seeds).median()
-        return (high if math.isfinite(high) else low), high
+    def of_seeds(self, seeds: pd.DataFrame) -> pd.Series:
+        """The numbers of the rows, infinite for a seed that does not reach the target."""
+        return seeds[self.key].fillna(math.inf)
 
     def median(self, seeds: pd.DataFrame) -> float:
-        """The median over seeds, infinite if it is not known."""
-        return self.middle(seeds)[1]
+        """The median over seeds, infinite if at least half of them do not reach the target."""
+        return float(self.of_seeds(seeds).median())
 
     def cell(self, seeds: pd.DataFrame) -> Cell:
         """The median over seeds and, if not all reach the target, how many do; a dash without a target."""
-        if seeds["target_accuracy"].isna().all():
+        if "target_accuracy" in seeds and seeds["target_accuracy"].isna().all():
             return Cell("–")
-        low, high = self.middle(seeds)
-        reached = seeds[self.key].notna().sum()
-        below = f"{reached} of {plural(len(seeds), 'seed')}" if reached else "not reached"
-        if reached == len(seeds):
-            below = self.spread(seeds[self.key])
-        return Cell(bounded(low, high, self.text), below, -high if math.isfinite(high) else math.nan)
+        middle, reached = self.median(seeds), int(seeds[self.key].notna().sum())
+        text = self.text(middle) if math.isfinite(middle) else "not reached"
+        below = self.spread(seeds[self.key]) if reached == len(seeds) else f"{reached} of {plural(len(seeds), 'seed')}"
+        return Cell(text, below, -middle if math.isfinite(middle) else math.nan, middle)
 
 
 BEST, _time, _rounds, _bytes = columns_of(
     "summary", "best_accuracy", "time_to_accuracy_s", "rounds_to_accuracy", "bytes_to_accuracy"
 )
-TIME = CostToTarget(**vars(_time), spent=("simulated_s",), along="ended_s")
-ROUNDS = CostToTarget(**vars(_rounds), spent=("rounds",), along="round")
-BYTES = CostToTarget(**vars(_bytes), spent=("bytes_up", "bytes_down"), along="bytes_moved")
+TIME = ToTarget(**vars(_time), along="ended_s")
+ROUNDS = ToTarget(**vars(_rounds), along="round")
+BYTES = ToTarget(**vars(_bytes), along="bytes_moved")
 
 
 @dataclass(frozen=True)
@@ -233,26 +221,21 @@ class Aim:
         """Variant that the others are compared with: the reference, or else the slowest that reaches the target."""
         return self.reference or next(reversed(self.ranking), None)
 
-    def ratios(self, variant: ShownVariant, cost: CostToTarget) -> pd.Series:
+    def ratios(self, variant: ShownVariant, cost: ToTarget) -> pd.Series:
         """Divide, by seed, what the baseline needs by what a variant needs: 0 or infinite if only one gets there.
 
         Seed by seed, since variants share the clients of a seed; seeds that neither finishes say nothing.
         """
-        return self._compare(variant, cost, "high", "high").dropna()
-
-    def speedup(self, variant: ShownVariant, cost: CostToTarget) -> tuple[float, float]:
-        """The median of the ratios, `low` and `high`: a number where both medians are; NaN if there is none."""
-        if self.baseline and all(math.isfinite(cost.median(self.seeds(one))) for one in (variant, self.baseline)):
-            known = float(self.ratios(variant, cost).median())
-            return known, known
-        low, high = (self._compare(variant, cost, *ends).median() for ends in (("low", "high"), ("high", "low")))
-        return float(low), float(high)
-
-    def _compare(self, variant: ShownVariant, cost: CostToTarget, their_end: str, our_end: str) -> pd.Series:
         if self.baseline is None:
             return pd.Series(dtype=float)
         ours, theirs = (cost.of_seeds(self.seeds(one)) for one in (variant, self.baseline))
-        return theirs[their_end] / ours[our_end]
+        return (theirs / ours).dropna()
+
+    def speedup(self, variant: ShownVariant, cost: ToTarget) -> float:
+        """The median of the ratios; NaN if the variant or the baseline does not reach the target."""
+        compared = [variant, self.baseline] if self.baseline else []
+        reaching = compared and all(math.isfinite(cost.median(self.seeds(one))) for one in compared)
+        return float(self.ratios(variant, cost).median()) if reaching else math.nan
 
     @property
     def name(self) -> str:
@@ -332,21 +315,12 @@ def target_table(aim: Aim) -> Table:
     return Table(titles, rows, note=PAIRED if several else "One seed, of unknown spread.")
 
 
-def _speedup(aim: Aim, variant: ShownVariant, cost: CostToTarget) -> Cell:
+def _speedup(aim: Aim, variant: ShownVariant, cost: ToTarget) -> Cell:
     if variant is aim.baseline:
         return Cell(factor(1), "baseline")
-    ratios = aim.ratios(variant, cost)
+    ratios, median = aim.ratios(variant, cost), aim.speedup(variant, cost)
     varied = ratios.nunique() > 1 and ratios.between(0, math.inf, inclusive="neither").all()
-    return Cell(bounded(*aim.speedup(variant, cost), factor), f"± {factor(ratios.std())}" if varied else "")
-
-
-def bounded(low: float, high: float, text: Callable[[float], str]) -> str:
-    """Write a number between `low` and `high`: with > or < where only bounds are known, a dash where nothing is."""
-    if low == high:
-        return text(low)
-    if math.isfinite(high):
-        return f"<\u00a0{text(high)}"
-    return f">\u00a0{text(low)}" if low > 0 else "–"
+    return Cell(factor(median), f"± {factor(ratios.std())}" if varied else "") if median > 0 else Cell("–")
 
 
 def factor(number: float) -> str:

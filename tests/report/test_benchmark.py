@@ -82,7 +82,7 @@ def test_a_method_that_misses_the_target_says_so_and_is_no_candidate(folder):
     shown = benchmark.table(found, benchmark.columns(found))
     place = list(shown.titles).index("Time to target")
     late = shown.rows[2][place]
-    assert (late.text, late.below, late.order) == ("missed", "0 of 3 seeds", "Infinity")
+    assert (late.text, late.below, late.order) == ("not reached", "0 of 3 seeds", "Infinity")
     assert shown.best[place] == "40 s".replace(" ", "\u00a0")
     assert "Leakage (SSIM)" not in shown.titles, "it was not measured"
 

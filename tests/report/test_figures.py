@@ -57,8 +57,8 @@ def test_seeds_of_different_variants_are_not_added_up(frames: Frames) -> None:
 
 
 def test_nothing_is_kept_of_no_names() -> None:
-    assert figures.some([]) == []
-    assert figures.some("abcde", 2) == ["a", "d"]
+    assert figures.evenly_spaced([]) == []
+    assert figures.evenly_spaced("abcde", 2) == ["a", "d"]
 
 
 def test_time_and_rounds_show_the_same_accuracies(frames: Frames) -> None:

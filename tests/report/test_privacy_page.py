@@ -22,11 +22,11 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.report.pages.privacy import (
     galleries,
     headline,
+    load_results,
     panels,
     privacy_in_terminal,
     write_privacy,
 )
-from sfl_sim.report.privacy_load import load_results
 
 if TYPE_CHECKING:
     from pathlib import Path

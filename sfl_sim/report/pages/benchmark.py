@@ -19,6 +19,7 @@ from sfl_sim.report.html_page import write_page
 from sfl_sim.report.lead import Compared, lead
 from sfl_sim.report.load import BENCHMARK, OWN_LINKS
 from sfl_sim.report.panel import Cell, Column, Drawing, Panel, Table, by_variant
+from sfl_sim.report.results import ToTarget
 from sfl_sim.report.terminal import in_terminal
 
 if TYPE_CHECKING:
@@ -141,21 +142,6 @@ def ranked_by(found: BenchmarkTable, column: str) -> pd.DataFrame:
     """The mean rank of each variant, with its interval."""
     more = RANKED[column]
     return ranks(found.by_seed(column, late=not more), more)
-
-
-class ToTarget(Column):
-    """Column of what a variant spends until the target; infinite for a seed that misses it."""
-
-    def cell(self, seeds: pd.DataFrame) -> Cell:
-        """The median over seeds, and how many reach the target if not all do."""
-        reached, late = int(seeds[self.key].notna().sum()), seeds[self.key].fillna(math.inf)
-        middle = float(late.median())
-        if reached == len(seeds):
-            return super().cell(seeds)
-        text = self.text(middle) if math.isfinite(middle) else "missed"
-        return Cell(
-            text, f"{reached} of {plural(len(seeds), 'seed')}", -middle if math.isfinite(middle) else math.nan, middle
-        )
 
 
 class Rank(Column):

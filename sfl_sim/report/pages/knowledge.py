@@ -206,7 +206,7 @@ def round_film(film: RoundFilm) -> go.Figure:
         figures.heat(figure, names, names, film.matrices[job], hover, row=2, col=column)
     figure.update_annotations(font_size=11, font_color=style.MUTED)
     figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
-    figure.update_yaxes(row=1, tickvals=figures.some(names))
+    figure.update_yaxes(row=1, tickvals=figures.evenly_spaced(names))
     figure.update_yaxes(row=2, showticklabels=False)
     figure.update_yaxes(row=2, col=1, title="true label")
     figure.update_xaxes(row=2, type="category", showticklabels=False, showgrid=False)

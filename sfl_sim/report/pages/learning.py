@@ -20,7 +20,7 @@ from sfl_sim.report.results import (
     BYTES,
     ROUNDS,
     TIME,
-    CostToTarget,
+    ToTarget,
     accuracy,
     aims,
     in_words,
@@ -99,7 +99,7 @@ def own_metric_panels(frames: Frames) -> list[Panel]:
 # Accuracy and forgetting
 
 
-def against(frames: Frames, y: str, cost: CostToTarget, variants: Sequence[ShownVariant] | None = None) -> go.Figure:
+def against(frames: Frames, y: str, cost: ToTarget, variants: Sequence[ShownVariant] | None = None) -> go.Figure:
     """Medians of a share after each round, ± over seeds, against what was spent by then: time, rounds or bytes."""
     variants = frames.variants if variants is None else variants
     unit, size = _unit(frames, cost)
@@ -125,13 +125,13 @@ def against(frames: Frames, y: str, cost: CostToTarget, variants: Sequence[Shown
     return figure.update_xaxes(type="log", title="simulated time", tickvals=at, ticktext=texts, tickangle=0)
 
 
-def _unit(frames: Frames, cost: CostToTarget) -> tuple[str, float]:
+def _unit(frames: Frames, cost: ToTarget) -> tuple[str, float]:
     if cost is ROUNDS:
         return "", 1.0
     return (display.data_unit if cost is BYTES else display.time_unit)(frames.rounds[cost.along].max())
 
 
-def accuracy_against(frames: Frames, aim: Aim, cost: CostToTarget) -> go.Figure:
+def accuracy_against(frames: Frames, aim: Aim, cost: ToTarget) -> go.Figure:
     """Accuracy and the target: on each curve a mark where it is reached, or a cross at its end if it is not."""
     figure = against(frames, aim.score, cost, aim.variants)
     if aim.target is None:

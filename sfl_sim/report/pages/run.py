@@ -102,9 +102,9 @@ def write_report(runs: Sequence[Path], out: Path, parts: Parts | None = None) ->
     """
     frames = merge([load(folder) for folder in dict.fromkeys(runs)])
     parts = parts or Parts()
-    headlines = parts.make("The summary", lambda: headline(frames), list[Sentence]())
-    results = parts.make("The table of results", lambda: _results(frames), list[Table]())
-    paper = parts.make("The table computed as in the paper", lambda: paper_table(frames), None)
+    headlines = parts.try_("The summary", lambda: headline(frames), list[Sentence]())
+    results = parts.try_("The table of results", lambda: _results(frames), list[Table]())
+    paper = parts.try_("The table computed as in the paper", lambda: paper_table(frames), None)
     shown = parts.draw(_sections(frames))
     changed = ", ".join(filter(None, map(changes, frames.runs)))
     settings = [own for run in frames.runs for own in run.settings.values()]
@@ -154,7 +154,7 @@ def _in_time(frames: Frames) -> list[Sentence]:
     for aim in goals[: MAX_SENTENCES - 1]:
         of, share = aim.reference, f"of whose best {in_words(aim.score)} the target is {accuracy(aim.share)}"
         compared = Compared(f"time to {aim.name}", "shortest", duration, target=aim.name)
-        seconds = {variant.label: TIME.of_seeds(aim.seeds(variant))["high"] for variant in aim.variants}
+        seconds = {variant.label: TIME.of_seeds(aim.seeds(variant)) for variant in aim.variants}
         sentences += lead(compared, seconds, names, (of.label, share) if of else None)
     if goals:
         return sentences

@@ -281,7 +281,7 @@ def holdings(counts: pd.DataFrame) -> go.Figure:
         figure, clients, list(drawn.columns), _shares(drawn).T, "%{z:.1f} % of %{x} is %{y}<extra></extra>",
         colorscale=style.SHARE_SCALE, colorbar=figures.percent_bar(0.78, "bottom"), row=2, col=1,
     )  # fmt: skip
-    names = figures.some(list(drawn.columns))
+    names = figures.evenly_spaced(list(drawn.columns))
     some = f"{len(drawn):,} of {len(counts):,} " if len(drawn) < len(counts) else ""
     figure.update_yaxes(row=1, title="samples", nticks=3, rangemode="tozero")
     figure.update_yaxes(row=2, type="category", autorange="reversed", showgrid=False, tickvals=names)
