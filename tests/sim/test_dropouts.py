@@ -6,13 +6,15 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_steps import Compute
+from small_steps import UNIT, computing, made_by, sending, together
 from small_world import fleet
 
 from sfl_sim.errors import DeadlockError
+from sfl_sim.methods import METHODS
 from sfl_sim.ops import (
     AGGREGATOR,
     SERVER,
@@ -22,7 +24,6 @@ from sfl_sim.ops import (
     Value,
     expect,
     occur,
-    on,
     par,
     present,
     send,
@@ -36,6 +37,7 @@ from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.presence import Presence
 from sfl_sim.system.topology import build_topology
+from sfl_sim.testing import bits, simulate, task
 from sfl_sim.training.executors import Timing
 
 LONG_S = 1e6
@@ -59,8 +61,7 @@ def there(*intervals):
 
 def world(presence, policy="drop", order="fcfs", deadline_s=inf, executor=None, topology=None, **rates):
     """Devices of 1 MAC/s, links of 1 byte a second, a server of 1 MAC/s; somebody is there at these times."""
-    usual = {"macs_per_s": 1.0, "uplink_bps": 8.0, "downlink_bps": 8.0, "speedup": 1.0}
-    everybody = replace(fleet(len(presence), **(usual | rates)), presence=presence, topology=topology)
+    everybody = replace(fleet(len(presence), **(UNIT | rates)), presence=presence, topology=topology)
     dropouts = Dropouts(policy, presence, deadline_s)
     return EventClock(everybody, executor or Timing(), ORDERS[order], dropouts=dropouts, max_wait_s=2.0)
 
@@ -80,82 +81,53 @@ def caught(flow, log):
         log.append(lost.client)
 
 
-def working(client, macs):
-    yield on(client, Compute(macs), State("model"))
-    return macs
-
-
 def later(wait_s, flow):
     """Begin a flow after so many seconds."""
     yield wait([Event("nothing")], wait_s)
     return (yield from flow)
 
 
-def sending(size_bytes, src, dst):
-    yield send(Value("smashed", size_bytes), src, dst)
-
-
-def test_what_a_device_has_not_done_when_it_goes_away_is_lost():
-    """5 MACs at 1 MAC/s, begun at 0 s: 3 of them are done when the client goes away at 3 s, and nothing was run."""
-    simulator, log = world([there((0, 3), (10, 20))], executor=Noting()), []
-    simulator.run(caught(working(0, 5), log), 1)
-    assert log == [0]
-    assert simulator.now_s == 3
-    assert told(simulator) == [(b"client", 0, 0, 3, 3, 0)]
-    assert simulator.executor.ran == []
+@pytest.mark.parametrize(
+    ("goes_s", "flow", "loser", "row"),
+    [
+        ([3], computing(0, 5), 0, (b"client", 0, 0, 3, 3, 0)),
+        ([4], sending(9, 0, SERVER), 0, (b"uplink", 0, 0, 4, 0, 4)),
+        ([3, 9], sending(5, 0, 1), 0, (b"peer", 0, 0, 3, 0, 3)),
+        ([9, 3], sending(5, 0, 1), 1, (b"peer", 0, 0, 3, 0, 3)),
+    ],
+    ids=["a step", "a message", "a message between clients, with its sender", "and with its receiver"],
+)
+def test_what_has_not_been_done_when_a_client_goes_away_is_lost(goes_s, flow, loser, row):
+    """At 1 MAC/s and 1 byte/s; what has been done until then counts, but no step was run."""
+    simulator, log = world([there((0, at_s), (10, 20)) for at_s in goes_s], executor=Noting()), []
+    simulator.run(caught(flow, log), 1)
+    assert (log, told(simulator), simulator.executor.ran) == ([loser], [row], [])
     (loss,) = simulator.records.take_dropouts()
-    assert (loss.client, loss.lost_s, loss.node, loss.kind, loss.cause) == (0, 3, "client", "work", "away")
+    assert (loss.client, loss.lost_s, loss.node, loss.cause) == (loser, simulator.now_s, row[0].decode(), "away")
+    assert simulator.now_s == row[3]
+
+
+def job(client, macs, state, first_s=0.0):
+    if first_s:
+        yield from computing(client, first_s)
+    yield from computing(SERVER, macs, state, made_by(client))
+    return client
 
 
 def test_what_waits_for_a_device_is_lost_with_it():
     simulator, log = world([there((0, 3))]), []
-    simulator.run(par_of(caught(working(0, 2), log), caught(working(0, 2), log), caught(working(0, 2), log)), 1)
+    simulator.run(together(caught(computing(0, 2), log) for _ in range(3)), 1)
     assert log == [0, 0]
     assert told(simulator) == [(b"client", 0, 0, 2, 2, 0), (b"client", 0, 2, 3, 1, 0), (b"client", 0, 3, 3, 0, 0)]
-
-
-def par_of(*flows):
-    return (yield par(flows))
-
-
-def test_of_a_message_what_has_passed_is_counted():
-    """9 bytes at 1 byte/s, from 0 s on; the client goes away at 4 s."""
-    simulator, log = world([there((0, 4))]), []
-
-    def flow():
-        yield send(Value("smashed", 9), 0, SERVER)
-
-    simulator.run(caught(flow(), log), 1)
-    assert told(simulator) == [(b"uplink", 0, 0, 4, 0, 4)]
-    assert log == [0]
-
-
-@pytest.mark.parametrize(("goes_s", "loser"), [((3, 9), 0), ((9, 3), 1)])
-def test_a_message_between_clients_is_lost_with_either(goes_s, loser):
-    simulator, log = world([there((0, at_s)) for at_s in goes_s]), []
-
-    def flow():
-        yield send(Value("part", 5), 0, 1)
-
-    simulator.run(caught(flow(), log), 1)
-    assert log == [loser]
-    assert told(simulator) == [(b"peer", 0, 0, 3, 0, 3)]
 
 
 def test_whoever_sends_to_a_client_that_is_lost_has_its_uplink_busy_as_before():
     """Ten bytes take client 0's uplink until 10 s; four more wait behind them until their receiver goes away at 5 s."""
     simulator, log = world([ALWAYS, there((0, 5))]), []
-    flows = [
-        sending(10, 0, SERVER),
-        caught(sending(4, 0, 1), log),
-        later(6, sending(2, 0, SERVER)),
-    ]
-    simulator.run(par_of(*flows), 1)
+    flows = [sending(10, 0, SERVER), caught(sending(4, 0, 1), log), later(6, sending(2, 0, SERVER))]
+    simulator.run(together(flows), 1)
     assert log == [1]
-    assert [row[:4] for row in told(simulator) if row[0] == b"uplink"] == [
-        (b"uplink", 0, 0, 10),
-        (b"uplink", 6, 10, 12),
-    ]
+    assert [row[1:4] for row in told(simulator) if row[0] == b"uplink"] == [(0, 0, 10), (6, 10, 12)]
 
 
 def test_who_is_lost_leaves_a_shared_link_to_the_others():
@@ -163,34 +135,17 @@ def test_who_is_lost_leaves_a_shared_link_to_the_others():
     The other's 6 bytes then have the link to themselves until 10 s."""
     shared = build_topology(2, stream(0, "access points"), Shared(access_points=1, capacity_bps=8.0))
     simulator = world([ALWAYS, there((0, 4))], topology=shared)
-
-    def upload(client):
-        yield send(Value("smashed", 8), client, SERVER)
-
-    assert simulator.run(par_of_named({0: upload(0), 1: upload(1)}), 1) == {0: None}
+    assert simulator.run(together({c: sending(8, c, SERVER) for c in (0, 1)}), 1) == {0: None}
     assert told(simulator) == [(b"uplink", 0, 0, 4, 0, 2), (b"uplink", 0, 0, 10, 0, 8)]
-
-
-def job(client, macs, state, first_s=0.0):
-    if first_s:
-        yield on(client, Compute(first_s), State("own"))
-    value = Value("smashed")
-    value.maker = client
-    yield on(SERVER, Compute(macs), state, value)
-    return client
 
 
 def test_a_job_that_waits_is_taken_out_of_the_queue():
     """The server is busy with client 0 until 5 s; client 1 waits from 1 s and goes away at 3 s; client 2 is next."""
     simulator, part2 = world([ALWAYS, there((0, 3)), ALWAYS]), State("part-2")
     flows = {0: job(0, 5, part2), 1: job(1, 5, part2, 1), 2: job(2, 5, part2, 2)}
-    assert simulator.run(par_of_named(flows), 1) == {0: 0, 2: 2}
+    assert simulator.run(together(flows), 1) == {0: 0, 2: 2}
     assert simulator.now_s == 10
     assert (b"server", 1, 3, 3, 0, 0) in told(simulator)
-
-
-def par_of_named(flows):
-    return (yield par(flows))
 
 
 def test_a_job_in_service_is_finished_though_nobody_hears_of_it():
@@ -205,25 +160,18 @@ def test_a_job_in_service_is_finished_though_nobody_hears_of_it():
 def test_a_job_that_comes_in_the_instant_in_which_its_client_goes_away_does_not_wait():
     """Client 0 goes away at 3 s: while a job of its waits, and when what it computes before another job has ended."""
     simulator, log, part2 = world([there((0, 3)), ALWAYS]), [], State("part-2")
-    flows = [
-        job(1, 10, part2),
-        caught(job(0, 1, part2, 0.5), log),
-        later(1, caught(job(0, 1, part2, 2), log)),
-    ]
-    simulator.run(par_of(*flows), 1)
+    flows = [job(1, 10, part2), caught(job(0, 1, part2, 0.5), log), later(1, caught(job(0, 1, part2, 2), log))]
+    simulator.run(together(flows), 1)
     assert log == [0, 0]
-    assert [row[1:5] for row in told(simulator) if row[0] == b"server"] == [
-        (0.5, 3, 3, 0),
-        (3, 3, 3, 0),
-        (0, 0, 10, 10),
-    ]
+    rows = [row[1:5] for row in told(simulator) if row[0] == b"server"]
+    assert rows == [(0.5, 3, 3, 0), (3, 3, 3, 0), (0, 0, 10, 10)]
 
 
 def test_a_client_that_is_back_loses_nothing_when_its_job_of_before_is_finished():
     """Client 0 is away from 3 to 4 s while a job of its is in service, and has another wait when that ends, at 5 s."""
     simulator, log, part2 = world([there((0, 3), (4, 99))]), [], State("part-2")
     flows = [caught(job(0, 5, part2), log), later(4.25, job(0, 1, part2))]
-    assert simulator.run(par_of(*flows), 1) == [None, 0]
+    assert simulator.run(together(flows), 1) == [None, 0]
     assert (log, simulator.now_s) == ([0], 6)
 
 
@@ -231,12 +179,22 @@ def asked(clients):
     return (yield present(clients))
 
 
-def test_before_the_first_round_every_client_is_present_and_nobody_is_no_one_to_wait_for():
+def test_outside_of_rounds_every_client_is_present():
+    """Setup and finish ask whom they like, and take as long as if nobody ever left."""
     simulator = world([there((5, 9))])
     assert simulator.run(asked([0]), 1, in_round=False) == [0]
-    assert simulator.now_s == 0
-    with pytest.raises(DeadlockError, match="none of whom ever comes"):
-        simulator.run(asked([]), 1)
+    assert simulator.run(computing(0, 7), 1, in_round=False) == 7
+    assert simulator.now_s == 7
+
+
+def test_so_is_everybody_in_a_world_without_absence():
+    assert EventClock(fleet(2), Timing(), ORDERS["fcfs"]).run(asked([1, 0]), 1) == [1, 0]
+
+
+@pytest.mark.parametrize(("presence", "clients"), [(ALWAYS, []), (Presence([], LONG_S), [0])])
+def test_whoever_waits_for_those_that_never_come_is_told_so(presence, clients):
+    with pytest.raises(DeadlockError, match=r"round 1 .*none"):
+        world([presence]).run(asked(clients), 1)
 
 
 def visit(client, jobs, part2):
@@ -277,26 +235,19 @@ def test_with_patience_everything_stands_still_meanwhile():
     simulator = world([there((0, 3), (10, 14), (20, 99))], policy="wait")
 
     def flow():
-        yield on(0, Compute(5), State("model"))
-        yield send(Value("smashed", 4), 0, SERVER)
+        yield from computing(0, 5)
+        yield from sending(4, 0, SERVER)
 
     simulator.run(flow(), 1)
     assert told(simulator) == [(b"client", 0, 0, 12, 5, 0), (b"uplink", 12, 12, 22, 0, 4)]
     assert simulator.records.take_dropouts() == []
 
 
-def test_nobody_is_away_outside_of_rounds():
-    """Setup and finish take as long as if all clients were present."""
-    simulator = world([there((0, 3), (10, 20))])
-    assert simulator.run(working(0, 5), 1, in_round=False) == 5
-    assert simulator.now_s == 5
-
-
 def test_a_deadline_counts_from_the_beginning_of_its_round():
     """Two rounds with a deadline after 4 s: client 0 needs 3 s, client 1 needs 6."""
     simulator = world([ALWAYS, ALWAYS], policy="deadline", deadline_s=4)
     for begins_s in (0, 4):
-        assert simulator.run(par_of_named({c: working(c, (3, 6)[c]) for c in (0, 1)}), 1) == {0: 3}
+        assert simulator.run(together({c: computing(c, (3, 6)[c]) for c in (0, 1)}), 1) == {0: 3}
         assert simulator.now_s == begins_s + 4
     assert [loss.cause for loss in simulator.records.take_dropouts()] == ["deadline"] * 2
 
@@ -304,8 +255,8 @@ def test_a_deadline_counts_from_the_beginning_of_its_round():
 def test_the_deadline_of_a_round_that_has_ended_means_nothing():
     """The first round ends at 1 s; its deadline, 4 s, passes while client 1 waits for client 0 in the second."""
     simulator, part2 = world([ALWAYS, ALWAYS], policy="deadline", deadline_s=4), State("part-2")
-    assert simulator.run(par_of_named({1: job(1, 1, part2)}), 1) == {1: 1}
-    assert simulator.run(par_of_named({0: job(0, 3.5, part2), 1: job(1, 0.25, part2)}), 2) == {0: 0, 1: 1}
+    assert simulator.run(together({1: job(1, 1, part2)}), 1) == {1: 1}
+    assert simulator.run(together({0: job(0, 3.5, part2), 1: job(1, 0.25, part2)}), 2) == {0: 0, 1: 1}
     assert simulator.now_s == 4.75
 
 
@@ -313,7 +264,7 @@ def test_watches_of_rounds_that_have_ended_are_not_renewed():
     """A deadline of 4 s, and many rounds of 1 s: at most the watches of the last 4 s are left."""
     simulator, part2 = world([ALWAYS, ALWAYS], policy="deadline", deadline_s=4), State("part-2")
     for number in range(1, 101):
-        simulator.run(par_of_named({c: job(c, 0.5, part2) for c in (0, 1)}), number)
+        simulator.run(together({c: job(c, 0.5, part2) for c in (0, 1)}), number)
     assert len(simulator.env._queue) <= 2 * 4
 
 
@@ -324,14 +275,14 @@ def test_jobs_that_never_come_are_told_though_a_deadline_is_still_to_pass():
         yield expect(part2, {0: 2})
         yield from job(0, 1, part2)
 
-    with pytest.raises(DeadlockError, match="without 1 jobs of client 0"):
+    with pytest.raises(DeadlockError, match="1 jobs of client 0"):
         simulator.run(flow(), 1)
 
 
 def test_before_the_deadline_a_client_may_be_away():
     """Away from 2 to 5 s: 4 MACs are done at 7 s, and of 9 MACs 4 are done at 7.5 s, half of one more."""
     simulator = world([there((0, 2), (5, 99))] * 2, policy="deadline", deadline_s=7.5)
-    assert simulator.run(par_of_named({0: working(0, 4), 1: working(1, 9)}), 1) == {0: 4}
+    assert simulator.run(together({0: computing(0, 4), 1: computing(1, 9)}), 1) == {0: 4}
     assert told(simulator) == [(b"client", 0, 0, 7, 4, 0), (b"client", 0, 0, 7.5, 4.5, 0)]
 
 
@@ -343,36 +294,36 @@ def test_whoever_has_not_received_by_the_deadline_is_too_late_not_the_sender():
 
 def test_a_deadline_needs_nobody_to_be_away():
     simulator = EventClock(fleet(1, 1.0), Timing(), ORDERS["fcfs"], dropouts=Dropouts("deadline", None, 4.0))
-    assert simulator.run(par_of_named({0: working(0, 6)}), 1) == {}
+    assert simulator.run(together({0: computing(0, 6)}), 1) == {}
     assert simulator.now_s == 4
 
 
 def test_a_named_flow_that_is_lost_is_missing():
     simulator = world([there((0, 3)), ALWAYS])
-    assert simulator.run(par_of_named({"a": working(0, 5), "b": working(1, 7)}), 1) == {"b": 7}
+    assert simulator.run(together({"a": computing(0, 5), "b": computing(1, 7)}), 1) == {"b": 7}
 
 
 def test_a_list_of_flows_is_lost_with_one_of_them_once_the_others_are_done():
     simulator, log = world([there((0, 3)), ALWAYS]), []
-    simulator.run(caught(par_of(working(0, 5), working(1, 7)), log), 1)
+    simulator.run(caught(together([computing(0, 5), computing(1, 7)]), log), 1)
     assert (log, simulator.now_s) == ([0], 7)
 
 
 def test_what_nobody_catches_ends_the_run():
-    with pytest.raises(Lost, match="client 0 has gone away"):
-        world([there((0, 3))]).run(working(0, 5), 1)
+    with pytest.raises(Lost, match="client 0"):
+        world([there((0, 3))]).run(computing(0, 5), 1)
 
 
 def test_a_flow_that_nobody_waits_for_ends_by_itself():
     simulator, done = world([there((0, 3)), ALWAYS]), Event("the end")
 
     def beside():
-        yield from working(0, 5)
+        yield from computing(0, 5)
         yield occur(done)
 
     def flow():
         yield start(beside())
-        yield from working(1, 9)
+        yield from computing(1, 9)
 
     simulator.run(flow(), 1)
     assert (simulator.now_s, done.occurred) == (9, False)
@@ -384,7 +335,7 @@ def test_a_flow_may_go_on_after_a_loss():
 
     def beside():
         try:
-            yield from working(0, 5)
+            yield from computing(0, 5)
         finally:
             yield occur(done)
 
@@ -401,7 +352,7 @@ def test_who_is_present_is_known_at_once_or_waited_for():
 
     def flow():
         first = yield present([0, 1])
-        yield on(SERVER, Compute(1.5), State("part-2"))
+        yield from computing(SERVER, 1.5)
         return first, (yield present([1, 0]))
 
     assert simulator.run(flow(), 1) == ([0], [1, 0])
@@ -427,23 +378,6 @@ def test_of_a_message_that_is_lost_only_the_way_until_then_is_walked(monkeypatch
         simulator.run(caught(sending(1000, 0, 1), log), 1)
         assert log
         assert simulator.now_s == (2 / 1024 if policy == "drop" else 0.1)
-
-
-def test_whoever_waits_for_those_that_never_come_is_told_so():
-    def flow():
-        return (yield present([0]))
-
-    with pytest.raises(DeadlockError, match="none of whom ever comes"):
-        world([Presence([], LONG_S)]).run(flow(), 1)
-
-
-def test_everybody_is_present_in_a_world_without_absence():
-    simulator = EventClock(fleet(2), Timing(), ORDERS["fcfs"])
-
-    def flow():
-        return (yield present([1, 0]))
-
-    assert simulator.run(flow(), 1) == [1, 0]
 
 
 @st.composite
@@ -517,7 +451,7 @@ def test_what_a_lost_client_held_is_gone_at_once(names):
     def training():
         model = State("model")
         held.append(weakref.ref(model))
-        yield on(0, Compute(5.0), model)
+        yield from computing(0, 5.0, model)
 
     def round():
         with suppress(Lost):
@@ -531,3 +465,72 @@ def test_what_a_lost_client_held_is_gone_at_once(names):
     finally:
         gc.enable()
     assert gone == [True]
+
+
+UPLINKS_BPS = [1.1e4, 2.3e4, 4.1e4, 7.9e4]
+SAMPLES = (8, 8, 8, 8)
+
+
+def overtaken(name, rounds=1, **dropouts):
+    """A round that asks more clients than it wants goes on without the last ones, as soon as the others are there."""
+    world = fleet(4, macs_per_s=[1e3, 2e3, 3e3, 4e3], uplink_bps=UPLINKS_BPS, downlink_bps=1e5)
+    return simulate(METHODS[name](task(SAMPLES, momentum=0.9)), rounds, world=world, dropouts=Dropouts(**dropouts))
+
+
+def instant(trial):
+    (lost_s,) = {dropout.lost_s for dropout in trial.clock.records.dropouts}
+    return lost_s
+
+
+@pytest.mark.parametrize("name", ["fedavg", "splitfed_v2", "splitfed_v3", "multihead", "fedprox"])
+def test_it_is_as_if_a_deadline_passed_when_the_last_wanted_client_has_come(name):
+    first = overtaken(name, wanted=2)
+    late = overtaken(name, policy="deadline", deadline_s=instant(first))
+    assert np.sort(first.rows).tobytes() == np.sort(late.rows).tobytes(), "but for the order at one instant"
+    assert bits(first.method) == bits(late.method)
+    assert {dropout.cause for dropout in first.clock.records.dropouts} == {"overtaken"}
+    assert {dropout.client for dropout in first.clock.records.dropouts} == {0, 1}
+
+
+def test_the_round_lasts_as_long_as_the_fastest_alone_would_take():
+    alone = {n: overtaken("fedavg", [range(4)[-n:]]).clock.now_s for n in (1, 2, 3, 4)}
+    for n, lasts_s in alone.items():
+        assert overtaken("fedavg", wanted=n if n < 4 else inf).clock.now_s == lasts_s
+
+
+def test_what_clients_had_under_way_ends_then_and_nothing_of_it_takes_time_later():
+    both = overtaken("fedavg", 2, wanted=2)
+    first, second = (both.rows[both.rows["round"] == number] for number in (1, 2))
+    assert np.all(first["ended_s"] <= second["requested_s"].min())
+    assert np.all(first["started_s"] <= first["ended_s"])
+    assert np.all(second["started_s"][second["kind"] == b"model"] == second["requested_s"][second["kind"] == b"model"])
+    assert both.clock.now_s == pytest.approx(2 * overtaken("fedavg", wanted=2).clock.now_s, rel=1e-12)
+    assert both.rows["ended_s"].max() == both.clock.now_s
+
+
+def test_where_all_are_wanted_nobody_is_overtaken():
+    assert not overtaken("splitfed_v2", wanted=4).clock.records.dropouts
+
+
+def test_jobs_of_overtaken_clients_leave_the_queue_of_the_server():
+    world = fleet(4, macs_per_s=1e9, uplink_bps=1e9, downlink_bps=1e9, speedup=1e-4)  # all wait for one slow worker
+    method = METHODS["splitfed_v1"](task((4, 8, 8, 8)))
+    trial = simulate(method, 2, world=world, workers=1, dropouts=Dropouts(wanted=1))
+    served = trial.rows[trial.rows["node"] == b"server"]
+    assert len(trial.clock.records.dropouts) == 2 * 3
+    of_first = served[(served["client"] == 0) & (served["kind"] == b"train")]
+    assert len(of_first) == 2
+    for lost in served[(served["macs"] == 0) & (served["kind"] == b"train")]:
+        assert lost["started_s"] == lost["ended_s"], "it had waited"
+
+
+def test_a_flow_that_waits_for_another_is_overtaken_too():
+    class Waits(METHODS["fedavg"], survives=True):
+        def round(self, round, clients):
+            def never():
+                yield wait([Event("never")])
+
+            self.came = yield par({c: sending(1, c, c) if c < 2 else never() for c in clients})
+
+    trial = simulate(Waits(task(SAMPLES)), 1, dropouts=Dropouts(wanted=2))
+    assert trial.method.came.keys() == {0, 1}

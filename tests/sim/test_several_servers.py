@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_steps import Compute
+from small_steps import Compute, computing, made_by, sending, together
 from small_world import fleet
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.ops import SERVER, Lost, ServerNode, State, Value, aggregator_of, expect, on, par, present, send
+from sfl_sim.ops import SERVER, Lost, ServerNode, State, aggregator_of, expect, on, par, present, send
 from sfl_sim.rng import stream
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock, Queueing
@@ -45,31 +45,21 @@ def named(rows, name):
 
 
 def test_every_server_has_a_queue_of_its_own():
-    def brings(c, server):
-        yield on(server, Compute(3), State("model"), Value("sample", step=0))
-
     here, there = EDGES[:2]
-    apart = rows_of(_together([brings(0, here), brings(1, there)]))
-    same = rows_of(_together([brings(0, here), brings(1, here)]))
+    apart, same = (rows_of(together(computing(edge, 3) for edge in edges)) for edges in ((here, there), (here, here)))
     assert apart["ended_s"].tolist() == [3, 3]
     assert same["ended_s"].tolist() == [3, 6]
     assert sorted(apart["node"].tolist()) == [b"edge1", b"edge2"]
 
 
-def _together(flows):
-    yield par(flows)
-
-
 def test_a_message_between_servers_takes_their_link_one_after_another_and_belongs_to_its_client():
     def passes(c):
-        state, sample = State("model"), Value("sample", 2, step=0)
-        sample.maker = c
-        made = yield on(EDGES[0], Compute(0), state, sample)
+        made = yield on(EDGES[0], Compute(0), State("model"), made_by(c, 2))
         made.size_bytes = 4
         yield send(made, EDGES[0], SERVER)
         yield send(made, SERVER, EDGES[0])
 
-    rows = rows_of(_together([passes(0), passes(1)]))
+    rows = rows_of(together([passes(0), passes(1)]))
     on_the_way = named(rows, b"backbone")
     assert sorted(on_the_way["client"]) == [0, 0, 1, 1]
     assert on_the_way["started_s"].tolist() == [0, 4, 4, 8]
@@ -83,31 +73,31 @@ def test_a_message_between_servers_takes_their_link_one_after_another_and_belong
 def test_messages_go_from_tier_to_tier_and_nothing_else_is_accepted(src, dst):
     servers = {"edge": {"count": 2, **SLOW}, "fog": {"count": 1, **SLOW}} if "FOG" not in repr((src, dst)) else None
 
-    def flow():
-        yield send(Value("smashed", 4), src, dst)
-
-    with pytest.raises(ScenarioError, match=r"no link: messages go from tier to tier|does not exist"):
-        rows_of(flow(), world(servers=servers))
+    with pytest.raises(ScenarioError, match=r"no link|does not exist"):
+        rows_of(sending(4, src, dst), world(servers=servers))
 
 
 def test_at_one_place_a_message_needs_no_link():
     def flow():
-        yield send(Value("model", 4), EDGES[0], aggregator_of(EDGES[0]))
-        yield on(aggregator_of(EDGES[0]), Compute(2), State("model"))
+        yield from sending(4, EDGES[0], aggregator_of(EDGES[0]))
+        yield from computing(aggregator_of(EDGES[0]), 2)
 
     rows = rows_of(flow())
-    assert [(row["node"], row["ended_s"]) for row in rows] == [(b"aggregator", 2.0)]
+    assert rows[["node", "ended_s"]].tolist() == [(b"aggregator", 2.0)]
+
+
+HOPS = [EDGES[0], ServerNode("fog", 1), SERVER]
+CHAIN = {"edge": {"count": 1, **SLOW}, "fog": {"count": 1, **SLOW}}
 
 
 def test_a_conveyor_of_equal_clients_is_through_after_the_sum_and_the_longest_hop_for_each_further_one():
     """sum p + (d - 1) max p (docs/methods/several_servers.md): 15 s for hops of 2, 3 and 1 s and four clients."""
-    servers = {"edge": {"count": 1, **SLOW}, "fog": {"count": 1, **SLOW}}
 
-    def passes(c):
-        for server, seconds in ((EDGES[0], 2), (ServerNode("fog", 1), 3), (SERVER, 1)):
-            yield on(server, Compute(seconds), State("model"), Value("sample", step=0))
+    def passes():
+        for server, seconds in zip(HOPS, (2, 3, 1), strict=True):
+            yield from computing(server, seconds)
 
-    assert rows_of(_together(map(passes, range(4))), world(4, servers))["ended_s"].max() == 15
+    assert rows_of(together(passes() for _ in range(4)), world(4, CHAIN))["ended_s"].max() == 15
 
 
 @given(st.lists(st.lists(st.integers(1, 1000), min_size=3, max_size=3), min_size=1, max_size=8), st.data())
@@ -115,21 +105,16 @@ def test_a_chain_ends_when_the_recursion_says(service_s, data):
     """Of the k-th to come at a hop: start = max(own arrival, end of the one before); first come, first served."""
     came_s = np.array(data.draw(st.lists(st.floats(0, 1000), min_size=len(service_s), max_size=len(service_s))))
     came_s = came_s.round(3)
-    hops = [EDGES[0], ServerNode("fog", 1), SERVER]
 
     def passes(c):
-        for server, seconds in zip(hops, service_s[c], strict=True):
-            sample = Value("sample", step=0)
-            sample.maker = c
-            yield on(server, Compute(seconds), State("model"), sample)
+        for server, seconds in zip(HOPS, service_s[c], strict=True):
+            yield from computing(server, seconds, None, made_by(c))
 
-    clock = EventClock(
-        world(len(service_s), {"edge": {"count": 1, **SLOW}, "fog": {"count": 1, **SLOW}}), Timing(), ORDERS["fcfs"]
-    )
+    clock = EventClock(world(len(service_s), CHAIN), Timing(), ORDERS["fcfs"])
     clock.serve(sorted(((t, passes(c)) for c, t in enumerate(came_s)), key=lambda one: one[0]))
     rows = clock.take_rows()
     at_s = list(came_s)
-    for hop, server in enumerate(hops):
+    for hop, server in enumerate(HOPS):
         free_s = -inf
         for c in sorted(range(len(at_s)), key=lambda c: (at_s[c], c)):
             free_s = max(at_s[c], free_s) + service_s[c][hop]
@@ -145,8 +130,8 @@ def test_a_tandem_of_an_edge_and_the_cloud_ends_when_ciw_says():
     gaps_s, edge_s, cloud_s = rng.exponential(1.5, n), rng.exponential(1.2, n), rng.exponential(2.2, n)
 
     def passes(number):
-        yield on(EDGES[0], Compute(edge_s[number]), State("model"), Value("sample", step=number))
-        yield on(SERVER, Compute(cloud_s[number]), State("model"), Value("sample", step=number))
+        yield from computing(EDGES[0], edge_s[number])
+        yield from computing(SERVER, cloud_s[number])
 
     clock = EventClock(world(1, {"edge": {"count": 1, **SLOW}}), Timing(), ORDERS["fcfs"], workers=2,
                        queues={EDGES[0]: Queueing(ORDERS["fcfs"])})  # fmt: skip
@@ -172,15 +157,10 @@ def test_a_tandem_of_an_edge_and_the_cloud_ends_when_ciw_says():
 def test_each_server_has_an_order_of_its_own():
     state = {edge: State("model") for edge in EDGES[:2]}
 
-    def brings(c, edge):
-        sample = Value("sample", step=0)
-        sample.maker = c
-        yield on(edge, Compute(1 + c), state[edge], sample)
-
     def flow():
         yield expect(state[EDGES[0]], {1: 1, 0: 1}, node=EDGES[0])
         yield expect(state[EDGES[1]], {3: 1, 2: 1}, node=EDGES[1])
-        yield par([brings(c, EDGES[c // 2]) for c in range(4)])
+        yield par([computing(edge, 1 + c, state[edge], made_by(c)) for c in range(4) for edge in [EDGES[c // 2]]])
 
     queues = {EDGES[0]: Queueing(ORDERS["cyclic"]), EDGES[1]: Queueing(ORDERS["fcfs"])}
     rows = rows_of(flow(), world(4), queues=queues)
@@ -198,18 +178,11 @@ def with_outage(up_s, n=2):
 
 def test_what_a_server_does_stands_still_while_it_is_down():
     """Down from 2 s to 10 s: a job of 3 s ends at 11 s, a message of 4 s to it, and one from it, wait likewise."""
-
-    def flow():
-        yield on(EDGES[0], Compute(3), State("model"), Value("sample", step=0))
-
-    def sends(src, dst):
-        yield send(Value("smashed", 4), src, dst)
-
     where = with_outage([(0.0, 2.0), (10.0, 100.0)])
-    assert rows_of(flow(), where)["ended_s"].tolist() == [11]
+    assert rows_of(computing(EDGES[0], 3), where)["ended_s"].tolist() == [11]
     for ends in ((0, EDGES[0]), (EDGES[0], 0), (EDGES[0], SERVER), (SERVER, EDGES[0])):
-        assert rows_of(sends(*ends), where)["ended_s"].tolist() == [12], ends
-    assert rows_of(sends(0, EDGES[1]), where)["ended_s"].tolist() == [4]
+        assert rows_of(sending(4, *ends), where)["ended_s"].tolist() == [12], ends
+    assert rows_of(sending(4, 0, EDGES[1]), where)["ended_s"].tolist() == [4]
 
 
 def test_a_flow_is_told_which_servers_are_up():
@@ -217,7 +190,7 @@ def test_a_flow_is_told_which_servers_are_up():
 
     def flow():
         seen.append((yield present(EDGES[:2])))
-        yield on(0, Compute(5), State("model"))
+        yield from computing(0, 5)
         seen.append((yield present(EDGES[:2])))
         seen.append((yield present(EDGES[:1])))
 
@@ -230,31 +203,23 @@ def test_a_client_that_goes_away_loses_its_jobs_at_every_server_and_nothing_hang
     lost = []
 
     def brings(c, server):
-        sample = Value("sample", step=0)
-        sample.maker = c
         try:
-            yield on(server, Compute(50), State("model"), sample)
+            yield from computing(server, 50, None, made_by(c))
         except Lost as gone:
             lost.append((gone.client, str(server)))
             raise
 
-    def flow():
-        yield par({0: brings(0, EDGES[0]), 1: brings(1, EDGES[1]), 2: brings(0, SERVER)})
-
-    where = world(2)
     presence = [Presence([(0.0, 10.0)], 1000.0), Presence([(0.0, 1000.0)], 1000.0)]
-    rows_of(flow(), replace(where, presence=presence), dropouts=Dropouts("drop", presence))
+    flows = {0: brings(0, EDGES[0]), 1: brings(1, EDGES[1]), 2: brings(0, SERVER)}
+    rows_of(together(flows), replace(world(2), presence=presence), dropouts=Dropouts("drop", presence))
     assert sorted(lost) == [(0, "edge1"), (0, "server")]
 
 
 def test_servers_of_a_tier_may_share_one_link():
     shared = {"access_points": 1, "backhaul_bps": 8.0}
     fast = {"uplink_bps": 800.0, "downlink_bps": 800.0, "shared": shared}
-
-    def sends(edge):
-        yield send(Value("model", 4), edge, SERVER)
-
-    rows = rows_of(_together(map(sends, EDGES[:2])), world(servers={"edge": {"count": 2, **SLOW, "backbone": fast}}))
+    sends = together(sending(4, edge, SERVER) for edge in EDGES[:2])
+    rows = rows_of(sends, world(servers={"edge": {"count": 2, **SLOW, "backbone": fast}}))
     assert rows["ended_s"].tolist() == pytest.approx([8, 8])
 
 
@@ -277,12 +242,12 @@ def test_a_graph_of_all_links_is_read_from_a_file(tmp_path, ending):
         path.write_text("\n".join(["from,to,capacity_bps", *edges]))
 
     def sends(c):
-        yield send(Value("smashed", 4), c, EDGES[0])
-        yield send(Value("smashed", 4), EDGES[0], SERVER)
+        yield from sending(4, c, EDGES[0])
+        yield from sending(4, EDGES[0], SERVER)
 
     where = world(servers={"edge": {"count": 1, **SLOW}}, shared={"file": str(path)})
     where = replace(where, uplinks=fleet(2, 1.0, 800.0).uplinks)
-    rows = rows_of(_together(map(sends, range(2))), where)
+    rows = rows_of(together(map(sends, range(2))), where)
     assert named(rows, b"uplink")["ended_s"].tolist() == pytest.approx([8, 8])
     assert named(rows, b"backbone")["ended_s"].tolist() == pytest.approx([10, 12])
 
@@ -301,12 +266,8 @@ def test_a_graph_that_lacks_a_way_is_refused(tmp_path):
 def test_distances_to_servers_add_to_the_latency(tmp_path):
     path = tmp_path / "reach.csv"
     path.write_text("edge1,edge2\n0.5,2\n1.5,0\n")
-
-    def sends(c, edge):
-        yield send(Value("smashed", 4), c, edge)
-
     where = world(2, {"edge": {"count": 2, **SLOW, "reach_s": str(path)}}, latency_s=0.25)
-    assert rows_of(sends(0, EDGES[1]), where)["ended_s"].tolist() == [6.25]
-    assert rows_of(sends(1, EDGES[1]), where)["ended_s"].tolist() == [4.25]
+    for client, ended_s in ((0, 6.25), (1, 4.25)):
+        assert rows_of(sending(4, client, EDGES[1]), where)["ended_s"].tolist() == [ended_s]
     with pytest.raises(ScenarioError, match="needs a row for each client"):
         world(3, {"edge": {"count": 2, **SLOW, "reach_s": str(path)}})
