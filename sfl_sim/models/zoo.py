@@ -22,55 +22,30 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.installed import find
-from sfl_sim.models.densenet import densenet121, densenet161, densenet169
+from sfl_sim.models import convolutional, small
 from sfl_sim.models.hugging_face import HuggingFace, gemma_3_270m, llama_3_2_1b, qwen_2_5_0_5b
 from sfl_sim.models.language import gpt2, gpt_small
 from sfl_sim.models.layers import Shape, named
 from sfl_sim.models.libraries import LibraryModel
 from sfl_sim.models.lora import Lora
-from sfl_sim.models.mobilenet import mobilenet_v1, mobilenet_v2
 from sfl_sim.models.network import Builder, Network, in_one_line
-from sfl_sim.models.resnet import resnet8, resnet18, resnet18_7x7, resnet20, resnet34, resnet50, resnet101, resnet_small
-from sfl_sim.models.small import cnn7, cnn8, cnn_patches, cnn_patches_bn, cnn_small, fcn_small, lenet5, mlp
 from sfl_sim.models.traced import sequence_of
 from sfl_sim.models.transformer import Token, char_transformer, vit_s16
-from sfl_sim.models.vgg import vgg11_bn, vgg16_bn
 
 Given = str | Callable[..., nn.Module] | nn.Module
 """A model as a scenario gives it: its name, a factory, or the model."""
 
 MODELS: dict[str, Builder] = {
-    "cnn_small": cnn_small,
-    "mlp": mlp,
-    "fcn_small": fcn_small,
-    "cnn_patches": cnn_patches,
-    "cnn_patches_bn": cnn_patches_bn,
-    "lenet5": lenet5,
-    "cnn7": cnn7,
-    "cnn8": cnn8,
-    "mobilenet_v1": mobilenet_v1,
-    "mobilenet_v2": mobilenet_v2,
-    "resnet_small": resnet_small,
-    "resnet8": resnet8,
-    "resnet20": resnet20,
-    "resnet18": resnet18,
-    "resnet18_7x7": resnet18_7x7,
-    "resnet34": resnet34,
-    "resnet50": resnet50,
-    "resnet101": resnet101,
-    "vgg11_bn": vgg11_bn,
-    "vgg16_bn": vgg16_bn,
-    "densenet121": densenet121,
-    "densenet161": densenet161,
-    "densenet169": densenet169,
-    "vit_s16": vit_s16,
-    "char_transformer": char_transformer,
-    "gpt_small": gpt_small,
-    "gpt2": gpt2,
-    "llama_3_2_1b": llama_3_2_1b,
-    "qwen_2_5_0_5b": qwen_2_5_0_5b,
-    "gemma_3_270m": gemma_3_270m,
-}
+    builder.__name__: builder
+    for builder in (
+        small.cnn_small, small.mlp, small.fcn_small, small.cnn_patches, small.cnn_patches_bn, small.lenet5, small.cnn7,
+        small.cnn8, convolutional.mobilenet_v1, convolutional.mobilenet_v2, convolutional.resnet_small,
+        convolutional.resnet8, convolutional.resnet20, convolutional.resnet18, convolutional.resnet18_7x7,
+        convolutional.resnet34, convolutional.resnet50, convolutional.resnet101, convolutional.vgg11_bn,
+        convolutional.vgg16_bn, convolutional.densenet121, convolutional.densenet161, convolutional.densenet169,
+        vit_s16, char_transformer, gpt_small, gpt2, llama_3_2_1b, qwen_2_5_0_5b, gemma_3_270m,
+    )
+}  # fmt: skip
 WEIGHTLESS = {"gpt2", "llama_3_2_1b", "qwen_2_5_0_5b", "gemma_3_270m"}
 """Models that are known by their shapes alone."""
 LANGUAGE = {"gpt_small", *WEIGHTLESS}
