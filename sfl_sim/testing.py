@@ -441,7 +441,7 @@ def check_neutral(case: Case) -> None:
 def _centralised(work: Task, rounds: int) -> dict[str, Tensor]:
     """Return what plain SGD makes of client 0's mini-batches, without anything of the simulator."""
     (whole,) = work.split()
-    net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+    net = work.network.build(work.network.input_shape, work.network.n_labels).double()
     net.load_state_dict(dict(whole.weights.named_tensors()), strict=False)
     for number in range(1, rounds + 1):
         usual = work.optimiser(number)

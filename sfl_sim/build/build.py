@@ -28,11 +28,9 @@ from sfl_sim.methods.cut_policies import CutPolicy
 from sfl_sim.methods.hierarchical import hierarchical
 from sfl_sim.methods.seen import ObservedTimes
 from sfl_sim.methods.wire import Wire
-from sfl_sim.models.cuts import LASTING, client_cuts, cuts_at
-from sfl_sim.models.forward_settings import ForwardSettings
-from sfl_sim.models.graphs import Graphs
+from sfl_sim.models.forward_settings import ForwardSettings, Graphs
 from sfl_sim.models.lora import Lora
-from sfl_sim.models.network import Network, Unweighted
+from sfl_sim.models.network import LASTING, Network, client_cuts, cuts_at
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.zoo import is_weightless, network
 from sfl_sim.ops import SERVER
@@ -78,7 +76,7 @@ def build_method(
         net = build_network(scenario, dataset, above=max(cuts))
     net = net.with_settings(replace(net.forward_settings, loss=build_loss(train, dataset, net, device)))
     if device is None:
-        net = Unweighted(net)
+        net = net.unweighted()
     elif scenario.model.init:
         net = starting(net, scenario.model.init)
     data = _client_data(scenario, dataset, shares, net=net, fleet=fleet, device=device)

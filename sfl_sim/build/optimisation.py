@@ -11,7 +11,7 @@ import torch
 from sfl_sim.build.registry import named
 from sfl_sim.data.batches import CountPerClient
 from sfl_sim.errors import ScenarioError, in_short, own_place
-from sfl_sim.models.cuts import by_speed
+from sfl_sim.models.network import by_speed
 from sfl_sim.scenario.sections import BySpeed, TrainSection
 from sfl_sim.scenario.sections import ScheduleSection as ScheduleSection
 from sfl_sim.system.fleet import Fleet

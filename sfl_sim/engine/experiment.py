@@ -27,7 +27,7 @@ from sfl_sim.engine.round_tables import ServerTable, client_table, round_row
 from sfl_sim.engine.stopping import Stopping
 from sfl_sim.engine.walk import Round, Walk, WalkedRound, joined
 from sfl_sim.methods import Method
-from sfl_sim.models.graphs import Graphs
+from sfl_sim.models.forward_settings import Graphs
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.ops import On, State, Value
 from sfl_sim.scenario.sections import Scenario

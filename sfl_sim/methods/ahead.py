@@ -17,7 +17,7 @@ from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import Method, MethodOptions, Task, once_a_round
 from sfl_sim.methods.split import Copies, TwoParts, in_turn
-from sfl_sim.models.auxiliary import Aux, auxiliary_network
+from sfl_sim.models.heads import Aux, auxiliary_network
 from sfl_sim.models.network import Network
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, Replica

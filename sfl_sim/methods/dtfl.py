@@ -15,7 +15,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.ahead import Boxes, HeadOptions, RunsAhead, closing
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.server_copies import ClientVisit, ServerCopies
-from sfl_sim.models.exit_heads import exit_cuts
+from sfl_sim.models.heads import exit_cuts
 from sfl_sim.models.replica import Bundle
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, par, send
 

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sfl_sim.methods.base import Method, MethodOptions, Task
-from sfl_sim.models.exit_heads import exit_network
+from sfl_sim.models.heads import exit_network
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, on, par, send

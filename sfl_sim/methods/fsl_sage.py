@@ -16,7 +16,7 @@ from pydantic import Field
 from sfl_sim.data.batches import Batch
 from sfl_sim.methods.ahead import Ahead, Boxes, HeadOptions
 from sfl_sim.methods.base import MethodOptions, Task, once_a_round
-from sfl_sim.models.auxiliary import Aux
+from sfl_sim.models.heads import Aux
 from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Bundle, Replica
 from sfl_sim.ops import SERVER, Flow, State, Step, Value, Work, on, send

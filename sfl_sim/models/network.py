@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +28,10 @@ Builder = Callable[[tuple[int, ...], int], nn.Sequential]
 Fill = Callable[[nn.Sequential], None]
 LABEL_BYTES = 8
 """Size of a label in a message, a torch int64 (docs/methods/timing.md#per-mini-batch)."""
+CUTS_KEY = "model.cut.values"
+LASTING = ("client", "device_speed", "random")
+"""Ways in which clients' cuts differ for good."""
+T = TypeVar("T")
 
 
 class Network:
@@ -76,9 +81,10 @@ class Network:
         self.forward_settings = ForwardSettings()
         self._fill: Fill | None = None
         self._initial_seed: int | None = None
-        self._build = build
+        self.build = build
         self.lora = lora
-        self._unweighted: dict[tuple[object, ...], Any] = {}  # of `Unweighted`; copies with other settings share it
+        self._unweighted: dict[tuple[object, ...], Any] = {}  # layers and parts; copies with other settings share it
+        self._is_unweighted = False
         try:
             with _one_thread(), self.measuring():
                 module = self._module(seed=0)
@@ -120,6 +126,26 @@ class Network:
         if fill:
             fill(self._skeleton())
         return network
+
+    def headed(self, cut: int, head: Callable[[nn.Sequential], nn.Module], lora: Lora | None = None) -> Network:
+        """Return the network of the first `cut` layers, and one more, `exit`, that `head` makes of all layers.
+
+        The layers have the same initial numbers as in this network; adapters are those of `lora`, if any.
+        """
+
+        def build(input_shape: tuple[int, ...], n_labels: int) -> nn.Sequential:
+            layers = self.build(input_shape, n_labels)
+            if self._fill:
+                self._fill(layers)
+            first = layers[:cut]
+            first.add_module("exit", head(layers))
+            return first
+
+        small = Network(
+            self.name, build, self.input_shape, self.n_labels, dtype=self.dtype, channels_last=self.channels_last,
+            tokens=self.tokens, weightless=self.weightless, lora=lora,
+        )  # fmt: skip
+        return small.with_settings(self.forward_settings).starting(seed=self._initial_seed)
 
     def measuring(self) -> AbstractContextManager[object]:
         """Return a context in which all layers can run once: tensors have shapes alone if the network is weightless."""
@@ -198,9 +224,29 @@ class Network:
             problem += f", did you mean {nearest[0]!r}?"
         raise ScenarioError(problem, key=key, found=cut, allowed=", ".join(f"{i} {name}" for name, i in places.items()))
 
+    def unweighted(self) -> Network:
+        """Return the same network for timing alone: its parts share their layers, and equal parts are one.
+
+        To make the layers of a deep network takes tens of milliseconds, and studies by the clock alone need dozens of
+        parts: for all cuts, and for each with all seeds.
+        """
+        network = copy(self)
+        network._is_unweighted = True
+        return network
+
     def part(self, start: int, stop: int) -> Part:
-        """Make the part of the layers `start` to `stop` (0-based, `stop` excluded), without weights."""
-        skeleton = self._bare()[start:stop]
+        """Return the part of the layers `start` to `stop` (0-based, `stop` excluded), without weights."""
+        if not self._is_unweighted:
+            return self._part(self._bare(), start, stop)
+        key = start, stop, self.forward_settings.autocast
+        if key not in self._unweighted:
+            bare = self._unweighted[()] = self._unweighted.get(()) or self._bare()
+            self._unweighted[key] = self._part(bare, start, stop)
+        part: Part = self._unweighted[key]
+        return part
+
+    def _part(self, bare: nn.Sequential, start: int, stop: int) -> Part:
+        skeleton = bare[start:stop]
         layers = self.layers[start:stop]
         before = self.layers[start - 1].out_shape if start else self.input_shape
         return Part(
@@ -228,15 +274,12 @@ class Network:
         bounds = [0, *cuts, len(self)]
         if bounds != sorted(bounds):
             raise ValueError(f"cuts {cuts} of {len(self)} layers are out of order")
-        parts = [self.part(start, stop) for start, stop in pairwise(bounds)]
         if device is None:
-            return [Replica(part) for part in parts]
+            return [Replica(self.part(start, stop)) for start, stop in pairwise(bounds)]
         initial_seed = seed if self._initial_seed is None else self._initial_seed
         whole = self._module(torch_seed(initial_seed, "initial weights"), self._fill)
-        return [
-            Replica(part, Weights.of(part, whole[start:stop], device, seed))
-            for part, start, stop in zip(parts, bounds[:-1], bounds[1:], strict=True)
-        ]
+        parts = ((self._part(self._bare(), start, stop), whole[start:stop]) for start, stop in pairwise(bounds))
+        return [Replica(part, Weights.of(part, module, device, seed)) for part, module in parts]
 
     def _bare(self) -> nn.Sequential:
         return self._adapted(self._skeleton())
@@ -244,17 +287,17 @@ class Network:
     def _skeleton(self) -> nn.Sequential:
         try:
             with torch.device("meta"):
-                return self._build(self.input_shape, self.n_labels)
+                return self.build(self.input_shape, self.n_labels)
         except Exception:  # a user's factory may read numbers, of which there are none
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                return self._build(self.input_shape, self.n_labels).to("meta")
+                return self.build(self.input_shape, self.n_labels).to("meta")
 
     def _module(self, seed: int, fill: Fill | None = None) -> nn.Sequential:
         """Build the network, let `fill` set its weights, and draw its adapters last, on which nothing else depends."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = _of_type(self._build(self.input_shape, self.n_labels), self.dtype)
+            module = _of_type(self.build(self.input_shape, self.n_labels), self.dtype)
             if fill:
                 fill(module)
             return self._adapted(module)
@@ -265,39 +308,59 @@ class Network:
         return module
 
 
-class Unweighted(Network):
-    """A network whose parts share their layers, and equal parts are one, as long as they hold no weights.
+def cuts_at(network: Network, values: Sequence[int | str | float]) -> list[int]:
+    """Return the number of layers before each cut, given as `Network.cut_at` takes them; it raises ScenarioError."""
+    return [network.cut_at(value, f"{CUTS_KEY}.{i}") for i, value in enumerate(values)]
 
-    Making the layers of a deep network takes tens of milliseconds, and studies by the clock alone need dozens of parts:
-    for all cuts, and for each with all seeds.
+
+def client_cuts(
+    network: Network,
+    by: str,
+    values: Sequence[int | str | float],
+    macs_per_s: Sequence[float],
+    rng: np.random.Generator,
+) -> list[int]:
+    """Return the number of layers of each client.
+
+    Args:
+        network: network to cut.
+        by: `client`: `values` has one cut for each client, in their order; `device_speed`: the clients, ranked by
+            device, form as many groups as there are values, of equal size or one client more, the slowest first;
+            `random`: each client's cut is drawn from `values` (docs/methods/harmony.md#choices).
+        values: cuts as `Network.cut_at` takes them.
+        macs_per_s: rate of each client's device; of equal ones, the lower client number counts as the slower.
+        rng: random stream of the draw.
+
+    Raises:
+        ScenarioError: a wrong number of values, or a value that is no cut of the network.
     """
+    cuts = cuts_at(network, values)
+    n_clients = len(macs_per_s)
+    if by == "client":
+        if len(cuts) != n_clients:
+            raise ScenarioError("needs one cut for each client", key=CUTS_KEY, found=len(cuts), allowed=[n_clients])
+        return cuts
+    if by == "random":
+        drawn_cuts: list[int] = rng.choice(cuts, n_clients).tolist()
+        return drawn_cuts
+    return by_speed(cuts, macs_per_s, CUTS_KEY)
 
-    def __init__(self, network: Network) -> None:
-        vars(self).update(vars(network))
-        self._network = network
 
-    def with_settings(self, forward_settings: ForwardSettings) -> Network:
-        return Unweighted(self._network.with_settings(forward_settings))
+def by_speed(values: Sequence[T], macs_per_s: Sequence[float], key: str) -> list[T]:
+    """Return the value of each client: groups of equal size or one client more, by device, the slowest first.
 
-    def split(self, *cuts: int, seed: int, device: torch.device | None) -> list[Replica]:
-        if device is not None:
-            return self._network.split(*cuts, seed=seed, device=device)
-        return super().split(*cuts, seed=seed, device=None)
-
-    def part(self, start: int, stop: int) -> Part:
-        """Return the part of the layers `start` to `stop`, made once."""
-        settings = self.forward_settings
-        key = start, stop, settings.autocast
-        if key not in self._unweighted:
-            self._unweighted[key] = super().part(start, stop)
-        part: Part = self._unweighted[key]
-        return part
-
-    def _bare(self) -> nn.Sequential:
-        if () not in self._unweighted:
-            self._unweighted[()] = super()._bare()
-        layers: nn.Sequential = self._unweighted[()]
-        return layers
+    Raises ScenarioError with `key` for more values than clients.
+    """
+    n_clients = len(macs_per_s)
+    if len(values) > n_clients:
+        raise ScenarioError(
+            "has more values than there are clients", key=key, found=len(values), allowed=f"1 to {n_clients}"
+        )
+    of_client = [values[0]] * n_clients
+    for value, group in zip(values, np.array_split(np.argsort(macs_per_s, kind="stable"), len(values)), strict=True):
+        for client in group:
+            of_client[client] = value
+    return of_client
 
 
 def _of_type(module: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:

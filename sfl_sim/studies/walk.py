@@ -13,7 +13,7 @@ from sfl_sim.build.optimisation import largest_batch, optimiser_kind
 from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.walk import DIFFERENT, FINISH, NO_OPS, SETUP, Walk, WalkedRound, check_time
-from sfl_sim.models.network import Network, Unweighted
+from sfl_sim.models.network import Network
 from sfl_sim.ops import Flow
 from sfl_sim.scenario.presets import expand
 from sfl_sim.scenario.sections import Scenario
@@ -33,8 +33,7 @@ def recut(experiment: Experiment, cuts: Sequence[int]) -> None:
     method, task = experiment.method, experiment.method.task
     network = task.network
     if network.lora and not method.trains_part1:  # whose adapters lie behind the cut
-        network = build_network(experiment.scenario, experiment.dataset, above=max(cuts))
-        network = Unweighted(network)
+        network = build_network(experiment.scenario, experiment.dataset, above=max(cuts)).unweighted()
     sample_s = SecondsPerSample(network, cuts, task.data, experiment.fleet, task.wire)
     elsewhere = replace(task, network=network, cuts=list(cuts), round_cuts=(), cut_policy=None, sample_s=sample_s)
     experiment.walk.replace_method(type(method)(elsewhere, method.options))

@@ -13,7 +13,7 @@ from sfl_sim.errors import DeadlockError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.ahead import Mailbox, closing
 from sfl_sim.methods.split import SharedServer, SplitMethod
-from sfl_sim.models.exit_heads import exit_network
+from sfl_sim.models.heads import exit_network
 from sfl_sim.models.replica import Bundle
 from sfl_sim.ops import AGGREGATOR, SERVER, Value, expect, on, par, start
 from sfl_sim.sim.event_clock import EventClock

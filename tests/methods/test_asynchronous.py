@@ -61,7 +61,7 @@ def initial(work):
 
 def learned(work, state, client, visit, rho=0.0):
     """`state` after a client's visit: plain SGD on one network, written without any of the simulator."""
-    net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+    net = work.network.build(work.network.input_shape, work.network.n_labels).double()
     net.load_state_dict(state)
     sgd = torch.optim.SGD(net.parameters(), 0.1)
     for batch in work.data.batches(client, visit):

@@ -8,7 +8,7 @@ from small_world import fleet, mlp, task
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.ahead import UploadOptions
-from sfl_sim.models.auxiliary import auxiliary_network
+from sfl_sim.models.heads import auxiliary_network
 from sfl_sim.models.zoo import network
 from sfl_sim.store import places
 from sfl_sim.testing import bits, simulate

@@ -14,7 +14,7 @@ from sfl_sim.methods.cut_policies import CUT_POLICIES, CutCost, PolicyInput, ban
 from sfl_sim.methods.seen import ClientRound, ObservedTimes
 from sfl_sim.methods.smofi import SmofiOptions
 from sfl_sim.methods.splitfed_v1 import V1Options
-from sfl_sim.models.cuts import LASTING
+from sfl_sim.models.network import LASTING
 from sfl_sim.scenario.sections import ClientCuts
 from sfl_sim.testing import bits, simulate
 

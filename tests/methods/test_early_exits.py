@@ -8,7 +8,7 @@ from small_exits import COMINGS, EXACT, PLAIN, deep_task, trained
 from small_world import distance, simulate, tensors
 
 from sfl_sim.methods.harmony import contrast
-from sfl_sim.models.exit_heads import exit_network
+from sfl_sim.models.heads import exit_network
 
 
 def numbers(states):

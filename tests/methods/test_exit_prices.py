@@ -9,7 +9,7 @@ from small_exits import deep, deep_task
 from small_world import CPU, fleet, simulate
 
 from sfl_sim.methods import METHODS
-from sfl_sim.models.exit_heads import exit_network
+from sfl_sim.models.heads import exit_network
 from sfl_sim.models.lora import Lora
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Bundle

@@ -54,7 +54,7 @@ def by_hand(mu1, mu2):
     """Two rounds of one client: gradient descent with mu * (w - w_start) on top, for part-1 and part-2."""
     work = task([12])
     (whole,) = work.split()
-    net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+    net = work.network.build(work.network.input_shape, work.network.n_labels).double()
     net.load_state_dict(dict(whole.weights.named_tensors()))
     for number in (1, 2):
         start = [parameter.detach().clone() for parameter in net.parameters()]

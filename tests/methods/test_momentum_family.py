@@ -28,7 +28,7 @@ def plain(work, rounds, gradient=None, server=None, equal_steps=False, nesterov=
         usual, found, speeds = work.optimiser(number), [], []
         mean_steps = int(sum(work.data.n_batches(c) for c in clients) / len(clients) + 0.5)
         for c in clients:
-            net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+            net = work.network.build(work.network.input_shape, work.network.n_labels).double()
             net.load_state_dict(weights)
             decay = 0.0 if gradient and gradient.takes_decay else work.weight_decay
             sgd = torch.optim.SGD(net.parameters(), usual.lr, work.momentum, weight_decay=decay, nesterov=nesterov)

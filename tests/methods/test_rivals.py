@@ -93,7 +93,7 @@ def merged_by_hand(work, sizes, steps, epochs, shares):
 
     def net():
         (whole,) = work.split()
-        net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+        net = work.network.build(work.network.input_shape, work.network.n_labels).double()
         net.load_state_dict(dict(whole.weights.named_tensors()))
         return net
 

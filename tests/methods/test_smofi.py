@@ -124,7 +124,7 @@ def by_hand(work, rounds, clients, alpha, beta_g, carry=False):
     """
 
     def network(state=None):
-        net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+        net = work.network.build(work.network.input_shape, work.network.n_labels).double()
         net.load_state_dict(state or dict(whole.weights.named_tensors()))
         return net
 

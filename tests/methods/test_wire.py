@@ -112,7 +112,7 @@ def test_the_server_trains_on_decoded_values_and_the_gradient_passes_straight_th
     work = wired(codec, samples=[4])
     method = learned("splitfed_v2", work, rounds=1)
     (whole,) = work.split()
-    net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+    net = work.network.build(work.network.input_shape, work.network.n_labels).double()
     net.load_state_dict(dict(whole.weights.named_tensors()))
     (x, y), *_ = [batch.load() for batch in work.data.batches(0, 1)]
     cross_entropy(net[1:](straight_through(net[0](x), codec)), y).backward()
@@ -125,7 +125,7 @@ def test_what_was_not_sent_gets_no_gradient():
     work = wired(codec, samples=[4])
     method = learned("splitfed_v2", work, rounds=1)
     (whole,) = work.split()
-    net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+    net = work.network.build(work.network.input_shape, work.network.n_labels).double()
     net.load_state_dict(dict(whole.weights.named_tensors()))
     (x, y), *_ = [batch.load() for batch in work.data.batches(0, 1)]
     smashed = net[0](x)
@@ -317,7 +317,7 @@ def test_nopeek_is_the_gradient_of_one_loss_of_the_network_that_is_not_split(cas
     work = task(samples=[4], wire=Wire(nopeek=3.0))
     method = testing.simulate(case.neutrally.method(work), rounds=1).method
     (whole,) = work.split()
-    net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+    net = work.network.build(work.network.input_shape, work.network.n_labels).double()
     net.load_state_dict(dict(whole.weights.named_tensors()))
     (x, y), *_ = [batch.load() for batch in work.data.batches(0, 1)]
     smashed = net[0](x)

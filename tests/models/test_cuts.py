@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.models.cuts import client_cuts, cuts_at
+from sfl_sim.models.network import client_cuts, cuts_at
 from sfl_sim.models.zoo import network
 
 MOBILENET = network("mobilenet_v1", (3, 32, 32), 10)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
 from sfl_sim.methods import METHODS
-from sfl_sim.models.exit_heads import exit_network
+from sfl_sim.models.heads import exit_network
 from sfl_sim.rng import stream
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
@@ -86,7 +86,7 @@ class Twin:
         self.work, self.gamma, self.lambda_pers = work, gamma_loss, lambda_pers
         self.ft_steps, self.ft_lr = ft_steps, ft_lr
         (whole,) = work.split()
-        net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+        net = work.network.build(work.network.input_shape, work.network.n_labels).double()
         net.load_state_dict(dict(whole.weights.named_tensors()), strict=False)
         self.depths = sorted(set(work.cuts))
         self.front, self.theta = deepcopy(net[: self.depths[-1]]), deepcopy(net[self.depths[0] :])
@@ -96,7 +96,7 @@ class Twin:
     def new_head(self, depth):
         network = exit_network(self.work.network, depth)
         _, head = network.split(depth, seed=self.work.seed, device=self.work.device)
-        module = network._build(network.input_shape, network.n_labels).double()[depth:]
+        module = network.build(network.input_shape, network.n_labels).double()[depth:]
         module.load_state_dict(dict(head.weights.named_tensors()))
         return module
 

@@ -49,7 +49,7 @@ def test_i3_one_full_batch_step_a_round_is_gradient_descent_on_the_weighted_loss
     work = task(samples, batch_size=12)
     method, *_ = simulate("splitfed_v1", work, rounds=4)
     (whole,) = work.split()
-    net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+    net = work.network.build(work.network.input_shape, work.network.n_labels).double()
     net.load_state_dict(dict(whole.weights.named_tensors()))
     for number in range(1, 5):
         net.zero_grad()
@@ -134,7 +134,7 @@ def test_v1_averaging_more_often_is_what_a_hand_written_loop_does(every, epochs)
     nets = []
     for _ in range(2):
         (whole,) = work.split()
-        net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+        net = work.network.build(work.network.input_shape, work.network.n_labels).double()
         net.load_state_dict(dict(whole.weights.named_tensors()))
         nets.append(net)
     stretches = [

@@ -54,7 +54,7 @@ class Twin:
         self.work, self.rule, self.refreshes, self.is_joint = work, proportion, refresh_features, joint_forward
         self.proportion, self.assistants, self.alpha, self.decay = p0, assistants, alpha, decay
         (whole,) = work.split()
-        net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+        net = work.network.build(work.network.input_shape, work.network.n_labels).double()
         net.load_state_dict(dict(whole.weights.named_tensors()), strict=False)
         cut = work.cuts[0]
         self.branches = [

@@ -10,8 +10,7 @@ from small_world import batch_norm_net, simulate, task, tensors
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.models.forward_settings import ForwardSettings
-from sfl_sim.models.graphs import Graphs
+from sfl_sim.models.forward_settings import ForwardSettings, Graphs
 from sfl_sim.models.zoo import MODELS, network
 from sfl_sim.training.hardware import PRECISIONS, check_precision
 

@@ -7,7 +7,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from sfl_sim.build.layer_table import usual_data
 from sfl_sim.models.forward_settings import ForwardSettings
-from sfl_sim.models.network import Network, Unweighted
+from sfl_sim.models.network import Network
 from sfl_sim.models.zoo import network
 from sfl_sim.training.memory import client_memory_bytes
 
@@ -82,7 +82,7 @@ def test_counting_draws_no_random_numbers():
 def test_a_network_that_shares_its_layers_takes_as_much(name):
     """`gpt2` is known by its shapes alone, so its layers are measured without numbers."""
     net = network(name, *usual_data(name)) if name == "cnn_small" else network(name, (16,), 50_257)
-    shared = Unweighted(net)
+    shared = net.unweighted()
     shared.split(1, seed=0, device=None)
     needs = [client_memory_bytes(each, 1, 2, 0) for each in (net, shared, shared)]
     assert len(set(needs)) == 1

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.models.graphs import Graphs
+from sfl_sim.models.forward_settings import Graphs
 from sfl_sim.models.weights import STORED, Weights
 
 Name = tuple[str, int]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.models.exit_heads import exit_cuts, exit_head, exit_network
+from sfl_sim.models.heads import exit_cuts, exit_head, exit_network
 from sfl_sim.models.zoo import network
 
 CPU = torch.device("cpu")

@@ -9,8 +9,7 @@ import torch
 from small_world import N_LABELS, fleet, simulate, task, tensors
 from torch import nn
 
-from sfl_sim.models.forward_settings import ForwardSettings
-from sfl_sim.models.graphs import Graphs
+from sfl_sim.models.forward_settings import ForwardSettings, Graphs
 from sfl_sim.models.network import Network
 from sfl_sim.models.weights import Weights
 from sfl_sim.ops import Value

@@ -1,24 +1,31 @@
-"""Multi-exit models: the cuts after which a client may leave a network early, and the exit heads there.
+"""Heads with which a client has answers, or a loss of its own: early exits, and auxiliary heads behind any cut.
 
-The families are those of HARMONY's Table 1 (docs/methods/harmony.md#models), on the networks of the zoo; every other
-model gets a plain head. A client's front end phi is the layers up to its cut, h its exit head, and the server's theta
-the layers after the cut.
+Families of early exits are those of HARMONY's Table 1 (docs/methods/harmony.md#models), on the networks of the zoo;
+every other model gets a plain head. A client's front end phi is the layers up to its cut, h its exit head, and the
+server's theta the layers after the cut. With an auxiliary head a client needs no gradient from the server.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import nn
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.layers import Shape, named
-from sfl_sim.models.lora import Lora
 from sfl_sim.models.network import Network
 from sfl_sim.models.transformer import Token
 from sfl_sim.models.zoo import MODELS
+
+Aux = Literal["exit", "linear", "twin"] | Annotated[int, Field(ge=0, le=1000)]
+"""A kind of head (docs/methods/cse_fsl.md#heads)."""
+DEVIATION = 0.05
+"""Standard deviation of the initial numbers of a `linear` head, as in the code of FSL-SAGE and of CSE-FSL."""
 
 
 def _pooled(shape: Shape, n_labels: int, side: int) -> nn.Sequential:
@@ -51,7 +58,7 @@ _EXITS = {
 
 def _family(net: Network) -> _FamilyExits | None:
     """Return the exits of a model of the zoo; None for others, also for a user's own of the same name."""
-    return _EXITS.get(net.name) if net._build is MODELS.get(net.name) else None
+    return _EXITS.get(net.name) if net.build is MODELS.get(net.name) else None
 
 
 def exit_cuts(net: Network) -> tuple[int, ...]:
@@ -92,32 +99,46 @@ def exit_network(net: Network, cut: int) -> Network:
     cuts = exit_cuts(net)
     if cut not in cuts:
         raise ScenarioError(f"{net.name} has no exit after that layer", key="model.cut", found=cut, allowed=cuts)
-    return headed(net, cut, lambda layers: exit_head(net, cut))
+    return net.headed(cut, lambda layers: exit_head(net, cut))
 
 
-def headed(net: Network, cut: int, head: Callable[[nn.Sequential], nn.Module], lora: Lora | None = None) -> Network:
-    """Make the network of the first `cut` layers of `net`, and one more that `head` makes of all its layers.
+@lru_cache(maxsize=64)  # what-ifs compose the same clients again and again
+def auxiliary_network(net: Network, cut: int, aux: Aux) -> Network:
+    """Make the network of a client with a head behind `cut` layers of `net`: these layers, and the head as one more.
 
-    The layers have the same initial numbers as in `net`; adapters are those of `lora`, if any.
+    Args:
+        aux: `exit`: the head of an early exit. `linear`: one linear map of all features. `twin`: all layers behind the
+            cut; an integer m: the first m of them and the last. The latter two begin with the numbers of these layers,
+            and have their adapters; the former are trained as a whole.
+
+    Raises:
+        ScenarioError: the features behind the cut do not suit the head, or its answers are no answers of `net`.
     """
+    shape, n_labels, behind = net.layers[cut - 1].out_shape, net.n_labels, len(net) - cut
+    if isinstance(aux, int) and aux >= behind:
+        raise ScenarioError("must leave out the last layer, which every head has", key="method.aux", found=aux,
+                            allowed=f"0 to {behind - 1}")  # fmt: skip
 
-    def build(input_shape: Shape, n_labels: int) -> nn.Sequential:
-        layers = net._build(input_shape, n_labels)
-        if net._fill:
-            net._fill(layers)
-        first = layers[:cut]
-        first.add_module("exit", head(layers))
-        return first
+    def head(layers: nn.Sequential) -> nn.Module:
+        if aux == "exit":
+            return exit_head(net, cut)
+        if aux == "linear":
+            return named(flatten=nn.Flatten(), fc=_small(nn.Linear(math.prod(shape), n_labels)))
+        return nn.Sequential(*(layers[cut:] if aux == "twin" else [*layers[cut : cut + aux], layers[-1]]))
 
-    small = Network(
-        net.name,
-        build,
-        net.input_shape,
-        net.n_labels,
-        dtype=net.dtype,
-        channels_last=net.channels_last,
-        tokens=net.tokens,
-        weightless=net.weightless,
-        lora=lora,
-    )
-    return small.with_settings(net.forward_settings).starting(seed=net._initial_seed)
+    try:
+        client = net.headed(cut, head, None if aux in ("exit", "linear") else net.lora)
+        if client.layers[-1].out_shape != net.layers[-1].out_shape:
+            raise ScenarioError("makes other answers than the network")
+    except ScenarioError as error:
+        raise ScenarioError(
+            f"does not suit the features behind layer {cut} of {net.name}, {'x'.join(map(str, shape))}: "
+            f"{error.problem}", key="method.aux", found=aux, allowed="exit, linear, twin or a number of layers",
+        ) from error  # fmt: skip
+    return client
+
+
+def _small(layer: nn.Linear) -> nn.Linear:
+    nn.init.normal_(layer.weight, std=DEVIATION)
+    nn.init.normal_(layer.bias, std=DEVIATION)
+    return layer
