@@ -4,7 +4,9 @@ import re
 
 import from_code
 import pytest
+from typer.main import get_command
 
+from sfl_sim.cli import app
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
 from sfl_sim.store.schema import tables
 
@@ -33,3 +35,13 @@ def test_every_order_has_a_row_which_says_whether_arrival_drives_it():
     rows = dict(re.findall(r"^\| `(\w+)`(?: \(default\))? \| (.+) \|$", table, re.MULTILINE))
     assert set(rows) >= set(ORDERS)
     assert {name for name in ORDERS if rows[name].startswith("arrival")} == set(ARRIVAL_DRIVEN)
+
+
+def test_pages_name_commands_that_exist():
+    commands = {name.strip() for name, _ in from_code.commands_of(get_command(app))}
+    for page in [from_code.ROOT / "README.md", *from_code.DOCS.rglob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        lines = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).splitlines()
+        for command in [*re.findall(r"`(sfl-sim[^`]*)`", text), *lines]:
+            if named := re.match(r"sfl-sim\s+([a-z]+)\s+([\w./]+)", command):
+                assert named[1] in {*commands, "live"} or " ".join(named.groups()) in commands, (page.name, command)
