@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import pandas as pd
 from torch import Tensor
 
-from sfl_sim.build.initial import stored_weights
+from sfl_sim.build.network import stored_weights
 from sfl_sim.build.setup import forget
 from sfl_sim.console import Terminal
 from sfl_sim.console.progress import progress as show_progress

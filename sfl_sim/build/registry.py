@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import wraps
 from importlib.metadata import EntryPoint
@@ -10,7 +9,7 @@ from typing import Any
 
 import pydantic
 
-from sfl_sim.build.catalogue import NO_NAME, choices, unknown_option
+from sfl_sim.build.catalogue import NO_NAME, unknown_option
 from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.installed import find, imported, is_of_library
 from sfl_sim.methods import METHODS, Method
@@ -18,7 +17,6 @@ from sfl_sim.methods.cut_policies import CUT_POLICIES, CutPolicy, PolicyInput
 from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.libraries import LibraryModel
 from sfl_sim.models.zoo import Given, as_builder
-from sfl_sim.scenario.load import Study, value_of
 from sfl_sim.scenario.optional_sections import SHORT, Coding, WireSection
 from sfl_sim.scenario.own_code import find_object, is_object, require_permission
 from sfl_sim.scenario.presets import METHOD_PRESETS, ORDER_PRESETS
@@ -154,23 +152,3 @@ def filled(kind: type[pydantic.BaseModel], options: Mapping[str, Any], section: 
         problem = problems(error, options, kind.model_json_schema())[0]
         problem.key = ".".join(filter(None, [section, problem.key]))
         raise problem from error
-
-
-def check_unused(study: Study) -> None:
-    """Check names and options of the method that the grid of a study replaces in every variant: nothing else does.
-
-    Raises ScenarioError if there is no such name, nor can it be that of a file or of code, or no such option.
-    """
-    base, variants = study.base, [variant.scenario for variant in study.variants]
-    with study.places.locating():
-        for key, names in choices().items():
-            name = value_of(base, key)
-            if not isinstance(name, str) or name in names or re.search("[./:]", name):
-                continue
-            if all(value_of(variant, key) != name for variant in variants):
-                raise ScenarioError("unknown name, which no variant uses", key=key, found=name, allowed=names)
-        options = base.method.options.items()
-        idle = {key: value for key, value in options if all(v.method.options.get(key) != value for v in variants)}
-        if idle:
-            method = MethodSection(name=base.method.name, **idle)
-            method_options(find_method(method.name), base.model_copy(update={"method": method}))

@@ -12,7 +12,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from sfl_sim.build.build import burst_of, check_rounds
+from sfl_sim.build.checks import check_rounds
+from sfl_sim.build.clock import burst_of
 from sfl_sim.build.registry import named
 from sfl_sim.build.setup import Setup
 from sfl_sim.engine.round_tables import answer_table, label_rows, learned

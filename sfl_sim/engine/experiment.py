@@ -14,8 +14,9 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from sfl_sim.build.build import build_clock, build_executor, check_can_train
+from sfl_sim.build.clock import build_clock, build_executor
 from sfl_sim.build.layer_table import layer_table
+from sfl_sim.build.network import check_can_train
 from sfl_sim.build.optimisation import largest_batch
 from sfl_sim.build.setup import setup_of
 from sfl_sim.engine.checkpointing import ResumePoint, StoredRound

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from sfl_sim.build.build import check_rounds
+from sfl_sim.build.checks import check_rounds
 from sfl_sim.build.optimisation import one_batch_size
 from sfl_sim.build.setup import Setup
 from sfl_sim.errors import ScenarioError

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sfl_sim.build.build import round_size
+from sfl_sim.build.clock import round_size
 from sfl_sim.engine.choices import KEY, Candidates, Chooser, check_untrained
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method

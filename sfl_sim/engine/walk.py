@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sfl_sim.build.build import round_size
+from sfl_sim.build.clock import round_size
 from sfl_sim.build.setup import Setup
 from sfl_sim.engine.choices import KEY, find_choice
 from sfl_sim.engine.participation import Participation

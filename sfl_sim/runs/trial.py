@@ -43,7 +43,7 @@ class Settings:
         timing_only: walk the timeline without training.
         device: `auto`, `cpu`, `cuda`, ...
         jobs: trials run side by side in processes; with Ray, those that share a GPU; None: as many as pay
-            (`processes.usual_jobs`).
+            (`backends.usual_jobs`).
         threads: intra-op threads that a trial may use; results differ in the last bits with their number, so it does
             not depend on `jobs`.
         resume: keep the trials that an interrupted run of the same scenario has finished, and go on with others from

@@ -74,7 +74,7 @@ class OnlyWith:
     """Condition of a key: it has an effect only where another key beside it has one of these values.
 
     Written as `Annotated[float, OnlyWith("staleness", "hinge")]`. Keys without effect are refused by
-    `sfl_sim.build.effects`.
+    `sfl_sim.build.checks`.
 
     Args:
         key: the other key, or a dotted one below it.

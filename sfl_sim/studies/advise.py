@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sfl_sim.build.effects import check_effects
-from sfl_sim.build.registry import check_unused
+from sfl_sim.build.checks import check_effects, check_unused
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.network import Network
 from sfl_sim.report.display import duration, plural

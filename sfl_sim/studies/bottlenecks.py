@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from sfl_sim.build.build import build_clock
+from sfl_sim.build.clock import build_clock
 from sfl_sim.build.setup import Setup, setup_of
 from sfl_sim.engine.walk import Walk
 from sfl_sim.metrics.typical import typical_round

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sfl_sim.build.build import server_workers
+from sfl_sim.build.clock import server_workers
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import changed
 from sfl_sim.scenario.sections import Scenario

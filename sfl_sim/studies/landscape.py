@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from sfl_sim.build.initial import stored_weights
+from sfl_sim.build.network import stored_weights
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.landscape import with_widths

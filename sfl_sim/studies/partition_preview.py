@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from sfl_sim.build.dealing import deal_data
+from sfl_sim.build.setup import deal_data
 from sfl_sim.data.partition import label_counts
 from sfl_sim.report.pages.system import PartitionResult, Preview
 from sfl_sim.scenario.concerns import concern_of, without

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sfl_sim.build.build import server_workers
+from sfl_sim.build.clock import server_workers
 from sfl_sim.engine.round_tables import device_groups
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.breakdown import by_client, traffic
 from sfl_sim.models.network import Network
-from sfl_sim.runs.processes import end_with_parent, given_to_processes
+from sfl_sim.runs.backends import end_with_parent, given_to_processes
 from sfl_sim.scenario.concerns import NOT_LEARNED, without
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Study, changed

@@ -10,18 +10,16 @@ from typing import Any
 
 import torch
 
-from sfl_sim.build.build import check_can_train, unpriced
-from sfl_sim.build.effects import check_effects
-from sfl_sim.build.initial import starting
-from sfl_sim.build.registry import check_unused
+from sfl_sim.build.checks import check_effects, check_unused
+from sfl_sim.build.network import check_can_train, starting, unpriced
 from sfl_sim.build.setup import forget, setup_of
 from sfl_sim.engine.choices import check_untrained, find_choice
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
+from sfl_sim.runs.backends import check_backend, crowd, run_trials
 from sfl_sim.runs.cache_key import names_own_code, trial_key
 from sfl_sim.runs.news import Counted, Notify, Planned, Reused, Warned, optional, silent
-from sfl_sim.runs.processes import check_backend, crowd, run_trials
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import Study, Variant, digest, training
 from sfl_sim.scenario.sections import Scenario

@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from sfl_sim.build.build import build_clock, build_network
-from sfl_sim.build.estimate import SecondsPerSample
+from sfl_sim.build.clock import build_clock
+from sfl_sim.build.method import SecondsPerSample
+from sfl_sim.build.network import build_network
 from sfl_sim.build.optimisation import largest_batch, optimiser_kind
 from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.engine.experiment import Experiment

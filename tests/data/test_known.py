@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_partitions import samples_of
 
-from sfl_sim.build.dealing import dataset_of
+from sfl_sim.build.setup import dataset_of
 from sfl_sim.data.known import KNOWN
 from sfl_sim.data.loading import DATASETS, load
 from sfl_sim.data.partition import PARTITIONS, label_counts, partition

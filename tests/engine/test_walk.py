@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sfl_sim.build.build import build_clock
+from sfl_sim.build.clock import build_clock
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.walk import Walk
 from sfl_sim.errors import ScenarioError

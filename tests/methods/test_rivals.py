@@ -9,7 +9,7 @@ from small_world import attention_net, batch_norm_net, distance, fleet, simulate
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from sfl_sim.build.estimate import SecondsPerSample
+from sfl_sim.build.method import SecondsPerSample
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sfl_sim import testing
-from sfl_sim.build.estimate import SecondsPerSample
+from sfl_sim.build.method import SecondsPerSample
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.splitfed_v1 import SplitFedV1

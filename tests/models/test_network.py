@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.functional import cross_entropy
 
-from sfl_sim.build.build import unpriced
+from sfl_sim.build.network import unpriced
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.averages import average
 from sfl_sim.models.network import Network

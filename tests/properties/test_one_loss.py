@@ -9,7 +9,6 @@ import pytest
 import torch
 from small_world import distance, simulate, task, usual_options
 
-from sfl_sim.build import build
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.methods import METHODS
 from sfl_sim.models.forward_settings import ForwardSettings
@@ -57,7 +56,7 @@ def test_twice_the_loss_at_half_the_rate_is_the_same_training(name):
 
 
 def experiment(name, loss, monkeypatch):
-    monkeypatch.setattr(build, "build_loss", lambda *args: loss)
+    monkeypatch.setattr("sfl_sim.build.method.build_loss", lambda *args: loss)
     options = {"hydra": {"cut2": 3}, "harmony": {"quantise": False}}
     options |= {name: {"host": "splitfed_v1"} for name in ("fedbuff", "fedasync")}
     scenario = {

@@ -14,13 +14,13 @@ import yaml
 from killed_runs import STEP
 from PIL import Image
 
-from sfl_sim.build import dealing
+from sfl_sim.build import setup
 from sfl_sim.cli import main
 from sfl_sim.engine.checkpointing import CheckpointWriter, StoredRound
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
+from sfl_sim.runs.cache_key import own_sources
 from sfl_sim.runs.news import Ended, Warned
-from sfl_sim.runs.own_sources import own_sources
 from sfl_sim.runs.trial import Settings, attempt
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.own_code import Permission, permitted
@@ -290,7 +290,7 @@ def test_what_an_earlier_code_or_data_have_made_is_not_gone_on_with(what, tmp_pa
     def in_another_process(version):
         sys.modules.pop("my_nets", None)
         own_sources.cache_clear()
-        dealing._load.cache_clear()
+        setup._load.cache_clear()
         change(tmp_path / "images" if what == "images" else tmp_path, version)
 
     def ran(place, stop_after=None, **settings):

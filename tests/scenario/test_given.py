@@ -13,7 +13,7 @@ from torch import nn
 
 from sfl_sim.build.registry import named
 from sfl_sim.errors import ScenarioError
-from sfl_sim.runs.processes import given_to_processes
+from sfl_sim.runs.backends import given_to_processes
 from sfl_sim.scenario import own_code
 from sfl_sim.scenario.given import spelled
 from sfl_sim.scenario.load import dump, parse

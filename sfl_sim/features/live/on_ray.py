@@ -11,7 +11,7 @@ from typing import Any
 
 from sfl_sim.errors import ScenarioError, in_short
 from sfl_sim.features.live.links import RunKey
-from sfl_sim.runs.ray_backend import connected, find_ray
+from sfl_sim.runs.backends import connected, find_ray
 
 
 def resource(client: int) -> str:

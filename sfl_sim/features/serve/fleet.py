@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sfl_sim.build.build import server_workers
+from sfl_sim.build.clock import server_workers
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.round_tables import device_groups
 from sfl_sim.errors import ScenarioError

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from sfl_sim.build.effects import check_effects
-from sfl_sim.build.registry import check_unused
+from sfl_sim.build.checks import check_effects, check_unused
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.features.serve.fleet import ServedFleet
 from sfl_sim.runs.cache_key import named_files, names_own_code, trial_key

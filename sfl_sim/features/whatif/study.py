@@ -12,9 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from sfl_sim.build.build import unpriced
-from sfl_sim.build.effects import check_effects
-from sfl_sim.build.registry import check_unused
+from sfl_sim.build.checks import check_effects, check_unused
+from sfl_sim.build.network import unpriced
 from sfl_sim.errors import ScenarioError
 from sfl_sim.features.whatif.draws import draws_table
 from sfl_sim.features.whatif.page import write_whatif

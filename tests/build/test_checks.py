@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sfl_sim.build.effects import check_effects
+from sfl_sim.build.checks import check_effects
 from sfl_sim.build.registry import find_method
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS

@@ -7,17 +7,23 @@ at its field (`OnlyWith`, `Unless`), and what a key needs of the method, in `NEE
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
 from pydantic import BaseModel
 
+from sfl_sim.build.catalogue import choices
 from sfl_sim.build.registry import find_method, method_options
+from sfl_sim.data.loading import Dataset
 from sfl_sim.errors import ScenarioError
+from sfl_sim.goals import Goal
 from sfl_sim.methods import Method, MethodOptions
+from sfl_sim.models.zoo import is_weightless
 from sfl_sim.scenario.fields import conditional
-from sfl_sim.scenario.load import Variant
+from sfl_sim.scenario.load import Study, Variant, value_of
+from sfl_sim.scenario.sections import MethodSection as MethodSection
 from sfl_sim.scenario.sections import Scenario, StationSection
 from sfl_sim.sim.orders import OF_RUNS, ORDERS
 
@@ -89,3 +95,61 @@ def _queues(scenario: Scenario) -> Iterator[tuple[str, StationSection, bool]]:
     at_first = bool(tiers) and tiers[0][1].cut is None
     yield "server", scenario.server, not at_first
     yield from ((f"servers.{name}", tier, at_first and n == 0) for n, (name, tier) in enumerate(tiers))
+
+
+def check_unused(study: Study) -> None:
+    """Check names and options of the method that the grid of a study replaces in every variant: nothing else does.
+
+    Raises ScenarioError if there is no such name, nor can it be that of a file or of code, or no such option.
+    """
+    base, variants = study.base, [variant.scenario for variant in study.variants]
+    with study.places.locating():
+        for key, names in choices().items():
+            name = value_of(base, key)
+            if not isinstance(name, str) or name in names or re.search("[./:]", name):
+                continue
+            if all(value_of(variant, key) != name for variant in variants):
+                raise ScenarioError("unknown name, which no variant uses", key=key, found=name, allowed=names)
+        options = base.method.options.items()
+        idle = {key: value for key, value in options if all(v.method.options.get(key) != value for v in variants)}
+        if idle:
+            method = MethodSection(name=base.method.name, **idle)
+            method_options(find_method(method.name), base.model_copy(update={"method": method}))
+
+
+def check_rounds(scenario: Scenario, key: str, rounds: Sequence[int]) -> None:
+    """Raise ScenarioError if `key` names a round after the last one."""
+    last = scenario.train.rounds
+    if max(rounds, default=0) > last:
+        raise ScenarioError("no such round", key=key, found=max(rounds), allowed=f"1 to {last}")
+
+
+def check_targets(scenario: Scenario, dataset: Dataset) -> None:
+    """Check that samples have one label each where that is needed, and that the model knows their tokens.
+
+    Raises ScenarioError if not.
+    """
+    model, n_answers = scenario.model, len(dataset.answers)
+    are_tokens = dataset.mean is None and not dataset.x_train.is_floating_point()
+    is_named = model.factory is model.path is None and not is_weightless(model.name)
+    if are_tokens and is_named and dataset.largest_token >= n_answers:
+        problem = f"knows {n_answers} tokens, one for each label; the largest in the samples is {dataset.largest_token}"
+        raise ScenarioError(problem, key="model.name", found=model.name)
+    wanted = {
+        "report.snapshots": scenario.report.snapshots,
+        "report.leakage": scenario.report.leakage,
+        "serving": scenario.serving,
+    }
+    for key, section in wanted.items():
+        if section is not None and dataset.goal is not Goal.LABEL:
+            if dataset.goal is Goal.TOKENS:
+                raise ScenarioError("needs one label for each sample (data.targets: last)", key=key)
+            raise ScenarioError("needs one label for each sample", key=key, found=dataset.goal.value)
+    if dataset.goal is Goal.NUMBERS and len(dataset.x_test) < 2:
+        raise ScenarioError("needs two test samples, whose variance is explained", key="data.test_samples", found=1)
+    if not dataset.goal.scores_labels:
+        if scenario.data.test.kind != "global":
+            raise ScenarioError("needs one label for each sample", key="data.test", found=dataset.goal.value)
+        if why := find_method(scenario.method.name).needs_labels:
+            problem = f"cannot predict {dataset.goal}: {why}"
+            raise ScenarioError(problem, key="method.name", found=scenario.method.name)

@@ -17,8 +17,8 @@ from small_study import TIMING, Log, poisoned_study, run, study, summaries
 
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
+from sfl_sim.runs.backends import check_backend, crowd, usual_jobs
 from sfl_sim.runs.news import Began, Ended, Failed, Reused
-from sfl_sim.runs.processes import check_backend, crowd, usual_jobs
 from sfl_sim.runs.trial import Settings
 from sfl_sim.store import Failure, read_manifest
 
@@ -113,7 +113,7 @@ def test_a_process_that_is_killed_takes_no_other_down(poison, tmp_path):
 def four_cores(monkeypatch):
     """A machine of four physical cores and memory for ten trials, whose last trial used one thread."""
     before = torch.get_num_threads()
-    monkeypatch.setattr("sfl_sim.runs.processes.cpu_count", lambda only_physical_cores=False: 4)
+    monkeypatch.setattr("sfl_sim.runs.backends.cpu_count", lambda only_physical_cores=False: 4)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
     monkeypatch.setattr("psutil.Process.memory_info", lambda self: SimpleNamespace(rss=100))
     torch.set_num_threads(1)
@@ -156,7 +156,7 @@ def test_more_threads_side_by_side_than_cores_are_told():
 def test_the_first_trial_tells_whether_the_others_run_side_by_side(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "sfl_sim.runs.processes.usual_jobs", lambda n, trial_s, settings: asked.append((n, trial_s > 0)) or 2
+        "sfl_sim.runs.backends.usual_jobs", lambda n, trial_s, settings: asked.append((n, trial_s > 0)) or 2
     )
     three = study(grid={"train.lr": [0.1, 0.2, 0.3]})
     folder, _ = run(three, tmp_path / "auto", replace(TIMING, jobs=None))

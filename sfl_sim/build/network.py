@@ -1,25 +1,86 @@
-"""Initial weights that are not drawn with the seed of the run: those of an earlier run, or of another seed."""
+"""The network of a scenario: its layers, with adapters if there are any, and its initial weights."""
 
 from __future__ import annotations
 
 import copy
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, remove_parametrizations
 
+from sfl_sim.build.registry import find_model
+from sfl_sim.data.loading import Dataset
 from sfl_sim.errors import ScenarioError, in_short
+from sfl_sim.goals import Goal
 from sfl_sim.installed import is_of_library
+from sfl_sim.models.forward_settings import ForwardSettings, Graphs
 from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.lora import Lora, adapt
 from sfl_sim.models.network import Network
+from sfl_sim.models.zoo import is_weightless, network
 from sfl_sim.scenario.load import load
-from sfl_sim.scenario.sections import Init, ModelSection, Scenario
+from sfl_sim.scenario.sections import Init, ModelSection, Scenario, TrainSection
 from sfl_sim.store import check_unchanged, read_manifest
+from sfl_sim.training.hardware import PRECISIONS
 
 KEY = "model.init.run"
+
+
+def build_network(scenario: Scenario, dataset: Dataset, above: int = 0) -> Network:
+    """Build the network, with adapters, if there are any, in the layers after the first `above`."""
+    shape, precision = dataset.sample_shape, PRECISIONS[scenario.train.precision]
+    tokens, targets = dataset.mean is None and not dataset.x_train.is_floating_point(), dataset.targets_train
+    net = network(
+        find_model(scenario.model), shape, len(dataset.answers), precision.weights,
+        tokens=tokens, every_token=dataset.goal is Goal.TOKENS, lora=_lora(scenario, above),
+        pixels=tuple(targets.shape[1:]) if targets is not None and dataset.goal is Goal.PIXELS else (),
+    )  # fmt: skip
+    if tokens and net.n_tokens is not None and dataset.largest_token >= net.n_tokens:
+        problem = f"has an embedding of {net.n_tokens} tokens; the largest in the samples is {dataset.largest_token}"
+        raise ScenarioError(problem, key="model", found=scenario.model.name or scenario.model.factory)
+    label_bytes = None if targets is None else targets[0].nbytes
+    return net.with_settings(_forward_settings(scenario.train, label_bytes))
+
+
+def unpriced(network: Network) -> ScenarioError | None:
+    """Return the warning that operations of a network have no price; None if all have."""
+    names = sorted({name for layer in network.layers for name in layer.unpriced})
+    if not names:
+        return None
+    problem = f"no price is known for {', '.join(names)}: counted as moved data; a module's method `macs` can tell it"
+    return ScenarioError(problem, key="model")
+
+
+def _lora(scenario: Scenario, above: int) -> Lora | None:
+    """Return the settings of adapters, if there are any."""
+    section = scenario.lora
+    if section is None:
+        return None
+    return Lora(
+        rank=section.rank, alpha=section.alpha, targets=tuple(section.targets), aggregate=section.aggregate,
+        preinstalled=section.preinstalled, above=above,
+    )  # fmt: skip
+
+
+def _forward_settings(train: TrainSection, label_bytes: int | None) -> ForwardSettings:
+    return ForwardSettings(
+        autocast=PRECISIONS[train.precision].autocast,
+        graphs=Graphs(train.max_graphs),
+        label_bytes=label_bytes,
+    )
+
+
+def check_can_train(model: ModelSection, device: torch.device | None) -> None:
+    """Raise ScenarioError if a model that is known by its shapes alone shall train; `device` is None if nothing is."""
+    if device is not None and model.factory is None and is_weightless(find_model(model)):
+        raise ScenarioError(
+            "is known by its shapes alone and cannot be trained: --timing-only, or sfl-sim whatif",
+            key="model.path" if model.path else "model.name",
+            found=model.path or model.name,
+        )
 
 
 def starting(network: Network, init: Init) -> Network:
