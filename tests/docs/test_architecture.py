@@ -18,7 +18,7 @@ from sfl_sim.scenario.load import parse
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "sfl_sim"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-ROOMS = {place.parent.name for place in PACKAGE.glob("*/__init__.py")}
+ROOMS = {file.parent.name for file in PACKAGE.glob("*/__init__.py")}
 TINY = {
     "name": "tiny",
     "data": {"name": "digits", "train_samples": 20, "test_samples": 10},
@@ -30,12 +30,12 @@ TINY = {
 
 def imported_rooms(room):
     """Return the rooms that the files of one room import."""
-    found = set()
+    rooms = set()
     for file in (PACKAGE / room).glob("**/*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sfl_sim."):
-                found.add(node.module.split(".")[1])
-    return (found & ROOMS) - {room}
+                rooms.add(node.module.split(".")[1])
+    return (rooms & ROOMS) - {room}
 
 
 def test_every_room_has_the_line_that_its_docstring_begins_with():

@@ -24,9 +24,9 @@ SITE = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="
 
 def is_there(cited, citing):
     """Return whether a path that a file cites exists, seen from the root, the file's folder, docs/ or docs/methods/."""
-    places = (ROOT, citing.parent, ROOT / "docs", ROOT / "docs" / "methods")
+    folders = (ROOT, citing.parent, ROOT / "docs", ROOT / "docs" / "methods")
     from_docs = os.path.relpath(citing.parent / cited, ROOT / "docs")
-    return from_docs in SITE or any((place / cited).exists() for place in places)
+    return from_docs in SITE or any((folder / cited).exists() for folder in folders)
 
 
 def test_what_files_cite_is_in_the_repository():
@@ -34,6 +34,6 @@ def test_what_files_cite_is_in_the_repository():
     for path in TEXTS:
         text = path.read_text(encoding="utf-8")
         cited = {*PAGE.findall(text), *(PATH.findall(text) if path.suffix == ".md" else ())} - OF_OTHERS
-        if gone := sorted(each for each in cited if not is_there(each, path)):
+        if gone := sorted(name for name in cited if not is_there(name, path)):
             missing[str(path.relative_to(ROOT))] = gone
     assert not missing

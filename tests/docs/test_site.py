@@ -47,13 +47,13 @@ class Block(NamedTuple):
 
 def blocks_of(page: Path) -> list[Block]:
     """Return the blocks of a page that can be run, written or checked."""
-    found = []
+    blocks = []
     for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
         title = re.search(r'title="([^"]+)"', block["rest"])
         text = re.sub(rf"^{block['indent']}", "", block["text"], flags=re.MULTILINE)
         marks = dict(re.findall(r"<!-- ([\w ]+)(?:: (.*?))? -->", block["marks"]))
-        found.append(Block(block["language"], text, title and title[1], marks))
-    return [block for block in found if block.title or block.language in ("sh", "python", "yaml")]
+        blocks.append(Block(block["language"], text, title and title[1], marks))
+    return [block for block in blocks if block.title or block.language in ("sh", "python", "yaml")]
 
 
 STORIES = {page.relative_to(ROOT).as_posix(): blocks for page in PAGES if (blocks := blocks_of(page))}
