@@ -121,6 +121,7 @@ def _fleet(world: World, seed: int) -> pd.DataFrame:
             "downlink_bps": uplink_bps * rng.lognormal(1.0, 0.4, world.clients),
             "latency_s": 0.03,
             "samples": 500,
+            "training_factor": 1.0,
             "dominant_label": np.arange(world.clients) % len(LABELS),
             "cut": 2,
             "cost": "macs",

@@ -151,7 +151,7 @@ def _point(fleet: dict[str, Any]) -> dict[str, Any]:
     return {
         "round_s": sum(means.values()) + rest_s, **means, "assistants_s": 0.0, "backbone_s": 0.0,
         "barrier_s": rest_s - AGGREGATE_S,
-        "aggregate_s": AGGREGATE_S, "method": "splitfed_v2", "cut": fleet["cut"], "server_busy": 0.5,
+        "aggregate_s": AGGREGATE_S, "idle_s": 0.0, "method": "splitfed_v2", "cut": fleet["cut"], "server_busy": 0.5,
         "bytes_up": 1e9, "bytes_down": 1e9, "client_memory_bytes": fleet["memory_bytes"],
         "client_joule": np.mean(fleet["joule"]), "how": "recursion",
     }  # fmt: skip
