@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from research.crosscheck.ours import Loader, Ours, State, copied, normed
 from research.crosscheck.report import Found
 from research.crosscheck.theirs import module_of, within
-from sfl_sim.metrics.accuracy import backward_transfer, performance_gap
+from sfl_sim.metrics.scores import backward_transfer, performance_gap
 from sfl_sim.models import replica
 
 REPOSITORY, MARK = "jtirana98/Hydra_tackling-CF-in-SFL", "run_hydra.py"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from sfl_sim.metrics.pareto import non_dominated
+from sfl_sim.metrics.choices import non_dominated
 
 if TYPE_CHECKING:
     from sfl_sim.models.network import Network

@@ -20,8 +20,8 @@ from sfl_sim.engine.round_tables import answer_table, label_rows, learned
 from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.methods import METHODS, Method
 from sfl_sim.metrics import exit_metrics
-from sfl_sim.metrics.accuracy import confusion_table
-from sfl_sim.metrics.representations import laid_out, silhouettes
+from sfl_sim.metrics.geometry import laid_out, silhouettes
+from sfl_sim.metrics.scores import confusion_table
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.ops import On
 from sfl_sim.scenario.sections import Scenario

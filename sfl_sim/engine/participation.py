@@ -14,7 +14,7 @@ from sfl_sim.build.clock import round_size
 from sfl_sim.engine.choices import KEY, Candidates, Chooser, check_untrained
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
-from sfl_sim.metrics.dropouts import spent_by
+from sfl_sim.metrics.rounds import spent_by
 from sfl_sim.ops import Flow, present
 from sfl_sim.rng import stream
 from sfl_sim.scenario.sections import Scenario

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from sfl_sim.engine.walk import WalkedRound
 from sfl_sim.goals import Goal
 from sfl_sim.metrics import scores
-from sfl_sim.metrics.accuracy import performance_gap
 from sfl_sim.metrics.breakdown import breakdown, traffic
-from sfl_sim.metrics.servers import server_load
+from sfl_sim.metrics.busy import server_load
+from sfl_sim.metrics.scores import performance_gap
 from sfl_sim.ops import ServerNode
 from sfl_sim.sim.event_clock import Queueing
 from sfl_sim.system.fleet import Fleet

@@ -1,21 +1,24 @@
-"""Scores of goals other than labels: of numbers, of sets of labels, and of labels of pixels (docs/howto/losses.md).
+"""Scores of any goal, forgetting, and the cost of a target accuracy, from recorded rounds (docs/methods/metrics.md).
 
 Each goal has a first score, of which more is better and 1 is perfect, as of an accuracy: it is what targets, early
-stopping and pages ask for.
+stopping and pages ask for (docs/howto/losses.md).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 SCORES = ("accuracy", "r2", "mean_average_precision", "mean_iou")
 """Columns of rounds.parquet that hold the first score of a goal; a run has one of them."""
 MORE_SCORES = ("mae", "rmse", "f1_macro", "f1_micro", "pixel_accuracy")
 """Columns of further scores."""
+LAST_ROUNDS = 5
+"""Number of last rounds over which a run's headline figures are medians (docs/methods/metrics.md#over-seeds)."""
 
 
 def score_of(rounds: pd.DataFrame) -> str:
@@ -64,3 +67,105 @@ def of_pixels(confusion: NDArray[np.int64]) -> dict[str, float | None]:
         "mean_iou": float((right[occurs] / union[occurs]).mean()),
         "pixel_accuracy": float(right.sum() / confusion.sum()),
     }
+
+
+def performance_gap(accuracy: ArrayLike) -> float:
+    """Compute PG = max_k A_k - mean_l A_l of the per-label accuracies (L,) of one round (Hydra, Eq. 2 as intended).
+
+    It is zero exactly if all labels are equal; lower is better. Labels without test samples are NaN and do not count.
+    """
+    values = np.asarray(accuracy, dtype=float)
+    values = values[~np.isnan(values)]
+    return float(values.max() - values.mean())
+
+
+def backward_transfer(history: ArrayLike) -> float | None:
+    """Compute BW = mean_l max_{r<R} (A_l^r - A_l^R) of a (rounds, labels) history (Hydra, Eq. 1); lower is better.
+
+    It is signed: negative if the last round is the best of a label. None for a single round.
+    """
+    values = np.asarray(history, dtype=float)
+    if len(values) < 2:
+        return None
+    values = values[:, ~np.isnan(values).any(axis=0)]
+    return float((values[:-1].max(axis=0) - values[-1]).mean())
+
+
+def label_history(labels: pd.DataFrame) -> pd.DataFrame:
+    """Arrange the per-label accuracies of one run as rounds x labels."""
+    return labels.pivot(index="round", columns="label", values="accuracy").sort_index()
+
+
+def confusion_table(confusion: NDArray[np.int64]) -> pd.DataFrame:
+    """List a confusion matrix row by row: the `share` of the samples of `true_label` answered as `predicted_label`.
+
+    Args:
+        confusion: (L, S) numbers of samples, rows are true labels; shares of a label without samples are NaN. Answers
+            from the L-th on are no labels, and are not listed.
+    """
+    n_labels = len(confusion)
+    true, predicted = np.indices((n_labels, n_labels))
+    with np.errstate(invalid="ignore"):
+        share = (confusion / confusion.sum(axis=1, keepdims=True))[:, :n_labels]
+    return pd.DataFrame({"true_label": true.ravel(), "predicted_label": predicted.ravel(), "share": share.ravel()})
+
+
+def paper_like(history: ArrayLike) -> tuple[float, float]:
+    """Compute median and spread of a (rounds, seeds) history as Hydra seems to do (docs/methods/metrics.md#over-seeds).
+
+    Take the median over seeds in every round, then its median and standard deviation over the last rounds. This gives
+    spreads as small as Hydra prints: they tell how much the median fluctuates, not how far seeds differ. The spread of
+    a single round is NaN.
+    """
+    last = pd.Series(np.median(np.asarray(history, dtype=float)[-LAST_ROUNDS:], axis=1))
+    return float(last.median()), float(last.std())
+
+
+def last_medians(rounds: pd.DataFrame, columns: Sequence[str], last_rounds: int = LAST_ROUNDS) -> dict[str, float]:
+    """Compute the medians of columns of one run's rounds over its last rounds, of those that are known."""
+    medians = rounds.filter(list(columns)).tail(last_rounds).astype(float).median().dropna()
+    return {str(column): float(value) for column, value in medians.items()}
+
+
+def headline(rounds: pd.DataFrame, labels: pd.DataFrame, last_rounds: int = LAST_ROUNDS) -> dict[str, float | None]:
+    """Compute the accuracy figures of one run (a variant with a seed) for `summary.json`; None without evaluation.
+
+    Args:
+        rounds: the run's rows of rounds.parquet, in order.
+        labels: the run's rows of labels.parquet.
+        last_rounds: number of last rounds over which figures are medians.
+    """
+    found: dict[str, float | None] = dict.fromkeys(
+        ["accuracy", "client_accuracy", "performance_gap", "accuracy_spread", "backward_transfer", "best_accuracy"]
+    )
+    score = score_of(rounds)
+    if rounds.empty or rounds[score].isna().all():
+        return found
+    columns = [*SCORES, *MORE_SCORES, "client_accuracy", "performance_gap", "perplexity"]
+    last = rounds.filter(columns).tail(last_rounds).astype(float)
+    if "perplexity" in last:
+        last["perplexity"] = last["perplexity"].fillna(np.inf)  # larger than any number
+    medians = last.median().dropna().items()
+    found |= {str(column): value if np.isfinite(value) else None for column, value in medians}
+    if len(last) > 1:
+        found["accuracy_spread"] = float(last[score].std())
+    if not labels.empty:
+        found["backward_transfer"] = backward_transfer(label_history(labels).to_numpy())
+    found["best_accuracy"] = float(rounds[score].max())
+    return found
+
+
+def way_to(target_accuracy: float | None, rounds: pd.DataFrame) -> dict[str, float | None]:
+    """Compute rounds, time and bytes of one run until its target, for `summary.json`; None if it is not reached.
+
+    Args:
+        target_accuracy: in [0, 1], of the accuracy or of another goal's first score; None for no target.
+        rounds: the run's rows of rounds.parquet, in order.
+    """
+    found: dict[str, float | None] = dict.fromkeys(["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"])
+    if target_accuracy is not None and (reached := rounds[score_of(rounds)].astype(float) >= target_accuracy).any():
+        until = rounds[: reached.to_numpy().argmax() + 1]
+        found["rounds_to_accuracy"] = int(until["round"].iloc[-1])
+        found["time_to_accuracy_s"] = float(until["ended_s"].iloc[-1])
+        found["bytes_to_accuracy"] = int(until["bytes_up"].sum() + until["bytes_down"].sum())
+    return {"target_accuracy": target_accuracy, **found}

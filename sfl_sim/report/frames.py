@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pandas as pd
 from markupsafe import escape
 
+from sfl_sim.metrics.rounds import typical_round
 from sfl_sim.metrics.scores import score_of
-from sfl_sim.metrics.typical import typical_round
 from sfl_sim.report import style
 from sfl_sim.report.load import IN_MEMORY, Tables
 from sfl_sim.scenario.own_code import object_name

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sfl_sim.metrics.precedence import Ops, requested_after
+from sfl_sim.metrics.critical_path import Ops, requested_after
 from sfl_sim.store import places
 
 if TYPE_CHECKING:

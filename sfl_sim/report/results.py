@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import escape
 
-from sfl_sim.metrics.accuracy import LAST_ROUNDS, paper_like
-from sfl_sim.metrics.scores import MORE_SCORES, SCORES
+from sfl_sim.metrics.scores import LAST_ROUNDS, MORE_SCORES, SCORES, paper_like
 from sfl_sim.report.display import plural, points, tenths
 from sfl_sim.report.load import SUMMARY_NUMBERS, TABLES
 from sfl_sim.report.panel import Cell, Column, Table, by_variant, columns_of

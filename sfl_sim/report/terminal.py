@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Group
 from rich.text import Text
 
-from sfl_sim.metrics.accuracy import LAST_ROUNDS
+from sfl_sim.metrics.scores import LAST_ROUNDS
 from sfl_sim.report.display import duration, percent, plural
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import load

@@ -18,9 +18,9 @@ from sfl_sim.engine.checkpointing import CheckpointWriter, ResumePoint, StoredRo
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.walk import Round
 from sfl_sim.errors import OutputError, ScenarioError, own_place
-from sfl_sim.metrics.accuracy import LAST_ROUNDS, headline, last_medians
-from sfl_sim.metrics.costs import absence_costs
 from sfl_sim.metrics.exit_metrics import HEADLINE
+from sfl_sim.metrics.rounds import absence_costs
+from sfl_sim.metrics.scores import LAST_ROUNDS, headline, last_medians
 from sfl_sim.runs.cache_key import trial_key
 from sfl_sim.runs.interrupts import uninterrupted
 from sfl_sim.runs.news import Began, Counted, Ended, Notify, Warned

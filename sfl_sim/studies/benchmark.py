@@ -13,8 +13,7 @@ import pandas as pd
 
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
-from sfl_sim.metrics.accuracy import LAST_ROUNDS, way_to
-from sfl_sim.metrics.scores import score_of
+from sfl_sim.metrics.scores import LAST_ROUNDS, score_of, way_to
 from sfl_sim.report.load import BENCHMARK, OWN_LINKS, TABLES, Run
 from sfl_sim.report.load import load as load_run
 from sfl_sim.runs.news import Notify

@@ -12,7 +12,7 @@ import pandas as pd
 from sfl_sim.build.clock import build_clock
 from sfl_sim.build.setup import Setup, setup_of
 from sfl_sim.engine.walk import Walk
-from sfl_sim.metrics.typical import typical_round
+from sfl_sim.metrics.rounds import typical_round
 from sfl_sim.ops import Work
 from sfl_sim.scenario.load import Study, Variant
 from sfl_sim.system.cost import Processor

@@ -20,7 +20,7 @@ from torch.linalg import vector_norm
 from sfl_sim.build.network import stored_weights
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
-from sfl_sim.metrics.landscape import with_widths
+from sfl_sim.metrics.geometry import with_widths
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.weights import Weights
 from sfl_sim.report.frames import Frames, merge

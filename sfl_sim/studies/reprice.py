@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.metrics.accuracy import headline, way_to
+from sfl_sim.metrics.scores import headline, way_to
 from sfl_sim.runs.interrupts import uninterrupted
 from sfl_sim.runs.news import Began, Ended, Notify
 from sfl_sim.runs.trial import Settings, summary_of

@@ -10,7 +10,7 @@ import pandas as pd
 
 from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.errors import ScenarioError
-from sfl_sim.metrics.accuracy import way_to
+from sfl_sim.metrics.scores import way_to
 from sfl_sim.scenario.concerns import Aside, concern_of, without
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Study, Variant

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from small_world import fleet, simulate, task, usual_options
 
 from sfl_sim.methods import METHODS
-from sfl_sim.metrics.critical_path import WAITING, Dependencies, critical_path
-from sfl_sim.metrics.precedence import Ops, requested_after
+from sfl_sim.metrics.critical_path import WAITING, Dependencies, Ops, critical_path, requested_after
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.trace import Fork, PlannedOperation, trace

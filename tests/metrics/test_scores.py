@@ -1,10 +1,22 @@
-"""Scores of numbers, sets and pixels, against figures that were computed by hand."""
+"""Scores: golden values, I17 (docs/methods/README.md#identities), and the figures of a run."""
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sfl_sim.metrics.scores import of_numbers, of_pixels, of_sets, score_of
+from sfl_sim.metrics.scores import (
+    backward_transfer,
+    headline,
+    of_numbers,
+    of_pixels,
+    of_sets,
+    paper_like,
+    performance_gap,
+    score_of,
+    way_to,
+)
 
 
 def test_numbers_are_scored_by_explained_variance_and_errors():
@@ -41,3 +53,97 @@ def test_the_first_score_is_the_one_that_is_known():
     rounds = pd.DataFrame({"accuracy": [None, None], "r2": [np.nan, 0.5]})
     assert score_of(rounds) == "r2"
     assert score_of(rounds[["accuracy"]]) == "accuracy"
+
+
+accuracies = st.lists(st.floats(0, 1), min_size=1, max_size=10)
+
+
+def test_golden_performance_gap_and_backward_transfer():
+    assert performance_gap([0.9, 0.5, 0.1]) == pytest.approx(0.4)
+    assert backward_transfer(np.array([[0.2, 0.9, 0.8], [0.5, 0.6, 0.7]]).T) == pytest.approx(0)
+
+
+@given(accuracies)
+def test_i17_the_gap_is_best_minus_mean_and_zero_only_if_all_are_equal(accuracy):
+    gap = performance_gap(accuracy)
+    assert gap == pytest.approx(max(accuracy) - sum(accuracy) / len(accuracy), abs=1e-12)
+    assert gap >= -1e-12
+    if max(accuracy) - min(accuracy) > 1e-9:
+        assert gap > 0
+
+
+@given(st.lists(accuracies.map(lambda a: (a * 10)[:3]), min_size=2, max_size=6))
+def test_i17_labels_that_only_improve_have_no_positive_backward_transfer(history):
+    assert backward_transfer(np.sort(np.array(history), axis=0)) <= 1e-12
+
+
+def test_labels_without_test_samples_do_not_count():
+    assert performance_gap([0.9, np.nan, 0.5]) == pytest.approx(0.2)
+    assert backward_transfer([[0.9, np.nan], [0.5, np.nan]]) == pytest.approx(0.4)
+
+
+def run_of(accuracy):
+    n = len(accuracy)
+    rounds = pd.DataFrame({
+        "round": range(1, n + 1), "ended_s": 10.0 * np.arange(1, n + 1), "accuracy": accuracy,
+        "performance_gap": 0.1, "bytes_up": 7, "bytes_down": 3,
+    })  # fmt: skip
+    labels = pd.DataFrame({"round": range(1, n + 1), "label": 0, "accuracy": accuracy})
+    return rounds, labels
+
+
+def test_the_headline_tells_the_last_rounds_and_the_best_one():
+    found = headline(*run_of([0.1, 0.5, 0.8, 0.7, 0.9, 0.6]))
+    assert found["accuracy"] == pytest.approx(0.7)  # median of the last five
+    assert found["best_accuracy"] == 0.9
+    assert found["backward_transfer"] == pytest.approx(0.3)
+    assert found["accuracy_spread"] == pytest.approx(((4 + 1 + 0 + 4 + 1) / 100 / 4) ** 0.5)  # of .5 .8 .7 .9 .6
+
+
+def test_a_single_round_does_not_tell_how_steady_a_run_is():
+    assert headline(*run_of([0.5]))["accuracy_spread"] is None
+
+
+def test_the_way_to_a_target_is_counted_in_rounds_seconds_and_bytes_up_to_the_first_that_reaches_it():
+    rounds, _ = run_of([0.1, 0.5, 0.75, 0.7, 0.9, 0.6])
+    assert way_to(0.75, rounds) == {
+        "target_accuracy": 0.75,
+        "rounds_to_accuracy": 3,
+        "time_to_accuracy_s": 30.0,
+        "bytes_to_accuracy": 30,
+    }
+
+
+@pytest.mark.parametrize(("target", "accuracy"), [(0.75, [0.1, 0.2]), (None, [0.1, 0.2]), (0.75, [None, None])])
+def test_a_target_that_no_round_reaches_is_null(target, accuracy):
+    found = way_to(target, run_of(accuracy)[0])
+    assert found.pop("target_accuracy") == target
+    assert set(found.values()) == {None}
+
+
+def test_a_timing_only_run_has_no_accuracy():
+    assert set(headline(*run_of([None, None])).values()) == {None}
+
+
+def test_the_paper_like_summary_by_hand():
+    """Medians over seeds .2 .4 .3 .5 .6 in the last five rounds; the median of the seeds' own medians would be .3."""
+    history = [[0.9, 0.9, 0.9], [0.1, 0.2, 0.6], [0.3, 0.4, 0.5], [0.3, 0.3, 0.9], [0.5, 0.1, 0.6], [0.0, 0.6, 0.7]]
+    middle, spread = paper_like(history)
+    assert middle == pytest.approx(0.4)
+    assert spread == pytest.approx(((4 + 0 + 1 + 1 + 4) / 100 / 4) ** 0.5)
+
+
+def test_one_round_has_no_spread_over_rounds():
+    middle, spread = paper_like([[0.1, 0.5, 0.3]])
+    assert middle == 0.3
+    assert np.isnan(spread)
+
+
+@pytest.mark.parametrize(
+    ("perplexities", "median"), [([9.0, 5.0, None, 6.0, None], 9), ([5.0, None, None, None, 6.0], None)]
+)
+def test_a_perplexity_larger_than_any_number_is_larger_than_the_median(perplexities, median):
+    """A model that diverges now and then is no better than one that never does."""
+    rounds = pd.DataFrame({"accuracy": [0.5] * 5, "perplexity": perplexities})
+    labels = pd.DataFrame({"round": range(5), "label": 0, "accuracy": 0.5})
+    assert headline(rounds, labels)["perplexity"] == median

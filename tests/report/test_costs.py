@@ -14,7 +14,7 @@ import pytest
 from read_table import in_words, untagged
 from synthetic_run import ARRIVAL, CYCLIC, HYDRA, NEVER, retold
 
-from sfl_sim.metrics.costs import absence_costs
+from sfl_sim.metrics.rounds import absence_costs
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.pages import costs

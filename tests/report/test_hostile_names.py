@@ -21,7 +21,7 @@ from synthetic_whatif import World as Asked
 
 from sfl_sim.features.serve.page import write_serving
 from sfl_sim.features.whatif.page import write_whatif as write_whatif_page
-from sfl_sim.metrics.landscape import with_widths
+from sfl_sim.metrics.geometry import with_widths
 from sfl_sim.report.frames import merge
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.lead import Sentence

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sfl_sim.metrics.landscape import width, with_widths
+from sfl_sim.metrics.geometry import width, with_widths
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import load
 from sfl_sim.report.pages.landscape import MAX_RISE, contours, headline, rise_along, undertrained, write_landscape

@@ -10,7 +10,7 @@ from read_table import read
 
 import sfl_sim
 from sfl_sim.features.whatif.load import ShownAxis
-from sfl_sim.metrics.servers import server_load
+from sfl_sim.metrics.busy import server_load
 from sfl_sim.report.about import setup_in_words
 from sfl_sim.report.export import export_runs
 from sfl_sim.report.frames import Frames, merge

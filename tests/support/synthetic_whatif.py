@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from stored import write_table
 
-from sfl_sim.metrics.pareto import non_dominated
+from sfl_sim.metrics.choices import non_dominated
 from sfl_sim.store.reading import as_stored
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch
 from small_world import images, task
 from torch.nn.functional import cross_entropy, one_hot
 
-from sfl_sim.metrics.accuracy import confusion_table
+from sfl_sim.metrics.scores import confusion_table
 from sfl_sim.models import losses
 from sfl_sim.training.alternatives import Alternatives, replicas_by_name
 from sfl_sim.training.defences import Noisy

@@ -11,8 +11,8 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from sfl_sim.features.serve.load import ONLINE, load_serving, rate
+from sfl_sim.metrics.choices import non_dominated
 from sfl_sim.metrics.exit_metrics import at_rho, hybrid, oracle, over_clients, thresholds, trade_off
-from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.metrics.serving import PARTS, QUANTILES, Saturation, saturation
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.about import setup_in_words

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
-from sfl_sim.metrics.survival import survival
+from sfl_sim.metrics.choices import survival
 from sfl_sim.report import style
 from sfl_sim.report.display import capitalised
 from sfl_sim.report.load import ABOUT, Stored, read_tables, reading

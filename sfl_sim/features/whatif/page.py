@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from sfl_sim.features.whatif import figures as draw
 from sfl_sim.features.whatif.figures import field, parts_shown
 from sfl_sim.features.whatif.load import load_whatif, where_drawn
-from sfl_sim.metrics.survival import ALIKE
+from sfl_sim.metrics.choices import ALIKE
 from sfl_sim.report import display, style
 from sfl_sim.report.about import setup_in_words
 from sfl_sim.report.display import NBSP, capitalised, duration, percent, plural, tenths

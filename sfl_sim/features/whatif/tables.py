@@ -12,8 +12,7 @@ import pandas as pd
 
 from sfl_sim.build.registry import find_method
 from sfl_sim.errors import ScenarioError, blamed_on
-from sfl_sim.metrics.accuracy import LAST_ROUNDS, way_to
-from sfl_sim.metrics.scores import score_of
+from sfl_sim.metrics.scores import LAST_ROUNDS, score_of, way_to
 from sfl_sim.models.network import Network
 from sfl_sim.scenario.concerns import Aside, without
 from sfl_sim.scenario.fields import Concern

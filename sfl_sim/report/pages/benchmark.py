@@ -11,8 +11,7 @@ import pandas as pd
 from markupsafe import escape
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.metrics.pareto import non_dominated
-from sfl_sim.metrics.ranks import interval, ranks
+from sfl_sim.metrics.choices import interval, non_dominated, ranks
 from sfl_sim.report import figures, style
 from sfl_sim.report.display import data_size, data_unit, duration, percent, plural, points, prefixed, time_unit
 from sfl_sim.report.html_page import write_page

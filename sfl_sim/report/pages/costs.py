@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
-from sfl_sim.metrics.accuracy import LAST_ROUNDS
-from sfl_sim.metrics.costs import absence_costs
-from sfl_sim.metrics.pareto import non_dominated
+from sfl_sim.metrics.choices import non_dominated
+from sfl_sim.metrics.rounds import absence_costs
+from sfl_sim.metrics.scores import LAST_ROUNDS
 from sfl_sim.report import display, figures, lead, style
 from sfl_sim.report.figures import MAX_POINTS
 from sfl_sim.report.panel import Column, Declared, Panel, by_variant, columns_of

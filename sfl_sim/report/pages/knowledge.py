@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.metrics.exit_metrics import achieved, achieved_by_rho, trade_off
+from sfl_sim.metrics.scores import LAST_ROUNDS
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.figures import MAX_BANDS, MAX_NAMES, MAX_NARROW_BANDS
 from sfl_sim.report.frames import label_names, label_ranks

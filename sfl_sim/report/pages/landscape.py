@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from sfl_sim.metrics.landscape import TOLERATED_RISE, rise
+from sfl_sim.metrics.geometry import TOLERATED_RISE, rise
 from sfl_sim.report import figures, style
 from sfl_sim.report.about import setup_in_words, warnings
 from sfl_sim.report.display import over_seeds, plural

@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup, escape
 from plotly.colors import hex_to_rgb
 
-from sfl_sim.metrics.costs import replay_costs
+from sfl_sim.metrics.rounds import replay_costs
 from sfl_sim.report import display, figures
 from sfl_sim.report.figures import MAX_BANDS, MAX_NARROW_BANDS, MAX_POINTS
 from sfl_sim.report.load import TABLES

@@ -13,7 +13,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.metrics.pareto import non_dominated
+from sfl_sim.metrics.choices import non_dominated
 from sfl_sim.report import figures, style
 from sfl_sim.report.about import setup_in_words, warnings
 from sfl_sim.report.display import data_size, duration, percent, plural, points, time_unit

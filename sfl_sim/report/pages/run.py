@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.metrics.accuracy import LAST_ROUNDS
-from sfl_sim.metrics.costs import absence_costs
+from sfl_sim.metrics.rounds import absence_costs
+from sfl_sim.metrics.scores import LAST_ROUNDS
 from sfl_sim.report import figures, style
 from sfl_sim.report.about import setup_in_words, warnings
 from sfl_sim.report.comparison import before_and_after, changes, compare, difference_tables, repriced_table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from sfl_sim.metrics.servers import network_graph
+from sfl_sim.metrics.busy import network_graph
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.frames import distinct
 from sfl_sim.report.panel import Cell, Declared, Drawing, Table

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
-from sfl_sim.metrics.divergence import label_divergence
+from sfl_sim.metrics.geometry import label_divergence
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import percent, plural
 from sfl_sim.report.frames import distinct, label_names

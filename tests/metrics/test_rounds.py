@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sfl_sim.metrics.dropouts import spent_by
+from sfl_sim.metrics.rounds import spent_by
 from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.system.presence import Presence
 
