@@ -111,13 +111,15 @@ def test_a_key_of_training_changes_the_weights_and_not_the_timeline(key, value, 
     assert key == "train.precision" or run.timeline_digest == usual.timeline_digest
 
 
-def test_the_learning_rate_s_floor_and_the_weights_of_the_average_arrive():
-    decayed = {"train.lr_decay": 0.1}
-    floor = {**decayed, "train.lr_min": 0.04}
-    assert finished(decayed, CPU).weights_digest() != finished(floor, CPU).weights_digest()
-    unequal = {"data.partition": {"kind": "dirichlet", "alpha": 0.5, "min_size": 1}}
-    uniform = {**unequal, "train.agg_weights": "uniform"}
-    assert finished(unequal, CPU).weights_digest() != finished(uniform, CPU).weights_digest()
+@pytest.mark.parametrize(
+    ("key", "value", "changes"),
+    [
+        ("train.lr_min", 0.04, {"train.lr_decay": 0.1}),
+        ("train.agg_weights", "uniform", {"data.partition": {"kind": "dirichlet", "alpha": 0.5, "min_size": 1}}),
+    ],
+)
+def test_so_does_a_key_that_needs_another(key, value, changes):
+    assert finished(changes, CPU).weights_digest() != finished({**changes, key: value}, CPU).weights_digest()
 
 
 def test_clients_with_slow_devices_hold_the_fewest_layers():
@@ -140,12 +142,6 @@ def test_a_cut_that_is_drawn_in_every_round_is_no_client_s_own():
 def test_a_cut_that_is_drawn_in_every_round_is_drawn_by_the_clock_alone_too():
     drawn = {"method": {"name": "splitfed_v1"}, "model.cut": DRAWN, "train.rounds": 4}
     assert finished(drawn).timeline_digest == finished(drawn, CPU).timeline_digest
-
-
-def test_a_method_that_cannot_draw_its_cut_says_so():
-    with pytest.raises(ScenarioError) as caught:
-        experiment({"method": {"name": "splitfed_v2"}, "model.cut": DRAWN})
-    assert str(caught.value) == "model.cut.by: splitfed_v2 has the same cuts in all rounds (found 'round')"
 
 
 def chosen(by, **more):
@@ -209,7 +205,7 @@ def one_layer(input_shape, n_labels):
 def test_assistants_are_clients_that_do_not_train():
     """Assistants do not exist if all clients train in every round, unless clients that train may assist as well."""
     korea = {"name": "korea", "proportion": "fixed"}
-    with pytest.raises(ScenarioError, match=r"clients\.participation: .* has no assistants"):
+    with pytest.raises(ScenarioError, match=r"^clients\.participation:"):
         finished({"method": korea})
     for method in (korea | {"assistants": "all"}, korea | {"proportion": "off"}):
         finished({"method": method})
@@ -218,7 +214,7 @@ def test_assistants_are_clients_that_do_not_train():
 def test_fedavg_has_no_cut_and_trains_networks_that_cannot_be_cut():
     run = experiment({"method": {"name": "fedavg"}, "model": {"factory": one_layer}})
     assert run.clients()["cut"].isna().all()
-    with pytest.raises(ScenarioError, match=r"model\.cut: one_layer has 1 layers? and cannot be cut"):
+    with pytest.raises(ScenarioError, match=r"^model\.cut: one_layer has 1 layers?"):
         experiment({"model": {"factory": one_layer}})
 
 
@@ -237,12 +233,6 @@ def test_the_cyclic_order_groups_clients_by_label_in_the_run_s_label_order():
     run = experiment({"data.partition": {"kind": "dominant_label", "phi": 2}, "train.batch_size": 2})
     dominant = run.counts.argmax(axis=1)[run.setup.cyclic]
     assert dominant.tolist() == [label for label in run.setup.label_order for _ in range(2)]
-
-
-def test_every_round_is_evaluated():
-    run = experiment(device=CPU)
-    losses = [round.row["loss"] for round in run.rounds()]
-    assert len(set(losses)) == 3
 
 
 def test_what_is_kept_of_an_interrupted_run_is_its_last_whole_round():
@@ -282,13 +272,25 @@ def test_the_weights_digest_is_of_names_and_numbers(usual):
     assert isinstance(usual.method.model()[0], State)
 
 
-def test_a_text_cannot_be_augmented_not_even_in_time_alone():
-    text = {
-        "data": {"name": "synthetic", "shape": [12], "samples": 100, "augment": True},
-        "model": {"name": "char_transformer"},
-    }
-    with pytest.raises(ScenarioError, match="have no crops"):
-        experiment(text)
+TEXT = {"data": {"name": "synthetic", "shape": [12], "samples": 100}, "model": {"name": "char_transformer"}}
+LATE = {"clients.availability": {"lost": "deadline", "deadline_s": 9}}
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("model.cut.by", {"method": {"name": "splitfed_v2"}, "model.cut": DRAWN}),
+        ("data.augment", {**TEXT, "data.augment": True}),
+        ("data.std", {**TEXT, "data.std": [0.2]}),
+        ("data.std", {"data": {"name": "synthetic", "shape": [3, 8, 8], "samples": 100, "std": [0.2]}}),
+        *(("clients.availability.lost", {"method": {"name": name}, **LATE})
+          for name, kind in METHODS.items() if not kind.knows_deadlines),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_together_is_refused_also_in_time_alone(key, changes):
+    with pytest.raises(ScenarioError) as refused:
+        experiment(changes)
+    assert refused.value.key == key
 
 
 def test_images_are_divided_by_the_standard_deviation_that_is_given():
@@ -298,28 +300,10 @@ def test_images_are_divided_by_the_standard_deviation_that_is_given():
     torch.testing.assert_close(images.prepare(x), own.prepare(x) * own.std / 0.25)
 
 
-@pytest.mark.parametrize(
-    ("data", "line"),
-    [
-        ({"shape": [3, 8, 8], "std": [0.2]}, r"data\.std: has one number for each of 3 channels \(found \[0\.2\]\)"),
-        ({"shape": [12], "std": [0.2]}, r"data\.std: only images of whole numbers are normalised"),
-    ],
-)
-def test_a_standard_deviation_of_other_channels_or_of_text_is_refused(data, line):
-    with pytest.raises(ScenarioError, match=line):
-        experiment({"data": {"name": "synthetic", "samples": 100, **data}, "model": {"name": "char_transformer"}})
-
-
 def test_what_happens_once_belongs_to_the_first_round_and_leaves_its_breakdown_whole():
     """Let 4 of 40 clients take part; all send their label counts to Hydra's server."""
-    run = experiment(
-        {
-            "method": {"name": "hydra"},
-            "clients.participation": 0.1,
-            "data.partition": {"kind": "iid"},
-            "clients.count": 40,
-        }
-    )
+    clients = {"clients.participation": 0.1, "clients.count": 40}
+    run = experiment({"method": {"name": "hydra"}, "data.partition": {"kind": "iid"}, **clients})
     first, second, _ = run.rounds()
     parts_s = [f"{part}_s" for part in BREAKDOWN]
     for round in (first, second):
@@ -358,19 +342,9 @@ def test_every_operation_tells_the_energy_that_it_takes():
     assert (joule[~own] == 0).all()
     paid = [joule[ops["client"] == client].sum() for client in range(len(run.shares))]
     np.testing.assert_allclose(paid, run.clients()["joule"])
-
-
-def test_without_power_nobody_guesses_energy():
-    run = finished()
-    assert run.joule is None
-    assert next(run.rounds()).joule is None
-    assert run.clients()["joule"].isna().all()
-
-
-@pytest.mark.parametrize("method", [name for name, kind in METHODS.items() if not kind.knows_deadlines])
-def test_a_method_whose_rounds_no_deadline_can_end_knows_none(method):
-    with pytest.raises(ScenarioError, match=f"no deadline can end a round of {method}"):
-        experiment({"method": {"name": method}, "clients.availability": {"lost": "deadline", "deadline_s": 9}})
+    unknown = finished()
+    assert unknown.joule is None
+    assert unknown.clients()["joule"].isna().all()
 
 
 def test_the_table_of_clients_says_where_in_the_trace_each_begins():

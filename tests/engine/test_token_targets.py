@@ -80,21 +80,12 @@ def test_a_text_with_a_rule_is_learned():
 
 
 def test_targets_travel_with_the_activations_eight_bytes_each():
-    every, last = (experiment(None, data=TEXT | {"targets": targets}) for targets in ("all", "last"))
-    sent = []
-    for run in (every, last):
-        ops = next(iter(run.rounds())).ops
-        sent.append(ops["bytes"][ops["kind"] == b"smashed"].sum())
-    assert sent[0] - sent[1] == 60 * 8 * (6 - 1)
+    def sent_bytes(device, targets):
+        ops = next(experiment(device, data=TEXT | {"targets": targets}).rounds()).ops
+        return ops["bytes"][ops["kind"] == b"smashed"].sum()
 
-
-def test_timing_alone_gives_the_timeline_of_training():
-    digests = set()
-    for device in (CPU, None):
-        run = experiment(device)
-        list(run.rounds())
-        digests.add(run.timeline_digest)
-    assert len(digests) == 1
+    assert sent_bytes(None, "all") - sent_bytes(None, "last") == 60 * 8 * (6 - 1)
+    assert sent_bytes(CPU, "all") == sent_bytes(None, "all")
 
 
 @pytest.mark.parametrize("method", ["splitnn", "splitfed_v1", "splitfed_v3", "fedavg", "mergesfl", "hydra", "korea"])
@@ -115,36 +106,30 @@ def test_one_client_split_learns_what_a_whole_model_learns():
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("key", "changes"),
     [
-        ({"data": TEXT | {"targets": "all"}, "model": {"name": "char_transformer"}},
-         "model.factory: the last layer of char_transformer must give a score of each next token at every position, "
-         "for data.targets all, for each label (found (9,); allowed: (6, 9))"),
-        ({"data": {"targets": "all"}, "model": {"name": "cnn_small"}},
-         "data.targets: needs sequences of tokens (found 'all'; allowed: last)"),
-        ({"report": {"leakage": {}}}, "report.leakage: needs one label for each sample (data.targets: last)"),
-        ({"report": {"snapshots": {"rounds": [1]}}},
-         "report.snapshots: needs one label for each sample (data.targets: last)"),
-        ({"serving": {}}, "serving: needs one label for each sample (data.targets: last)"),
-        ({"method": "multiexit"}, "model.name: has no exits (found 'gpt_small'; allowed: a model of images)"),
+        ("model.factory", {"data": TEXT | {"targets": "all"}, "model": {"name": "char_transformer"}}),
+        ("data.targets", {"data": {"targets": "all"}, "model": {"name": "cnn_small"}}),
+        ("report.leakage", {"report": {"leakage": {}}}),
+        ("report.snapshots", {"report": {"snapshots": {"rounds": [1]}}}),
+        ("serving", {"serving": {}}),
+        ("model.name", {"method": "multiexit"}),
     ],
-)  # fmt: skip
-def test_what_needs_one_label_is_refused(changes, problem):
+)
+def test_what_needs_one_label_is_refused(key, changes):
     with pytest.raises(ScenarioError) as refused:
         experiment(**changes)
-    assert str(refused.value) == problem
+    assert refused.value.key == key
 
 
 def test_a_model_known_by_its_shapes_alone_is_not_trained():
     data = {"name": "tokens", "shape": [16], "samples": 20}
-    with pytest.raises(ScenarioError) as refused:
+    with pytest.raises(ScenarioError, match=r"^model\.name: .*--timing-only.*gpt2"):
         experiment(data=data, model={"name": "gpt2"})
-    problem = "is known by its shapes alone and cannot be trained: --timing-only, or sfl-sim whatif (found 'gpt2')"
-    assert str(refused.value) == f"model.name: {problem}"
     run = experiment(None, data=data, model={"name": "gpt2", "cut": 3}, clients={"count": 2})
     (round,) = run.rounds()
     assert round.row["ended_s"] > 0
-    with pytest.raises(ScenarioError, match=r"data\.name: is for timing alone: nothing can be learned from it"):
+    with pytest.raises(ScenarioError, match=r"^data\.name: .* timing alone"):
         experiment(data=data)
 
 
@@ -152,9 +137,7 @@ def test_a_model_of_as_many_tokens_as_labels_is_given_no_others():
     x, y = torch.arange(24, dtype=torch.uint8).view(8, 3), torch.arange(8) % 4
     data = {"factory": lambda: (x, y, x, y), "targets": "last"}
     study = parse(SMALL | {"data": data, "clients": {"count": 2}, "model": {"name": "char_transformer"}})
-    with pytest.raises(
-        ScenarioError, match=r"model\.name: knows 4 tokens, one for each label; the largest in the samples is 23"
-    ):
+    with pytest.raises(ScenarioError, match=r"^model\.name: .* 4 tokens.* 23"):
         Experiment(study.variants[0].scenario, CPU)
 
 
@@ -169,5 +152,5 @@ def test_tokens_outside_an_embedding_are_refused_before_the_first_step():
 
     data = TEXT | {"targets": "last"}
     experiment(data=data, model=model(9))
-    with pytest.raises(ScenarioError, match="has an embedding of 8 tokens; the largest in the samples is 8"):
+    with pytest.raises(ScenarioError, match=r"8 tokens; .* 8"):
         experiment(data=data, model=model(8))

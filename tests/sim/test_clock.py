@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_steps import computing, made_by, sending, together
 from small_world import CASES, fleet, task
 
 from sfl_sim.errors import DeadlockError
@@ -20,10 +21,8 @@ from sfl_sim.ops import (
     State,
     Value,
     Wait,
-    Work,
     expect,
     occur,
-    on,
     par,
     read,
     send,
@@ -178,7 +177,7 @@ def test_worlds_whose_durations_depend_on_their_start_need_no_event_loop(name, o
 
 def test_everybody_counts_as_present_outside_of_rounds():
     def flow():
-        yield on(0, Compute(), State("model"))
+        return computing(0, 1e6)
 
     clock = Clock(NeverRuns(replace(fleet(1), presence=[Presence([(5, 6)], 9)]), Timing(), ORDERS["fcfs"]))
     clock.run(flow, 1, like="setup", in_round=False)
@@ -213,20 +212,9 @@ def test_what_needs_the_event_loop_says_why(why, caplog):
     assert why in said
 
 
-class Compute:
-    name = "work"
-    aggregates = False
-
-    def work(self, state, *args):
-        return Work.of(1e6)
-
-    def out(self, state, *args):
-        return Value("result")
-
-
 def job(client, state, node=SERVER):
-    done = yield on(client, Compute(), State("model"))
-    yield on(node, Compute(), state, done)
+    yield from computing(client, 1e6)
+    yield from computing(node, 1e6, state, made_by(client))
 
 
 def waits_for(event, **at_most):
@@ -242,10 +230,10 @@ def flows_that_meet():
     shared = State("model")
 
     def one_device():
-        yield par(job(0, State("model")) for _ in range(2))
+        return together(job(0, State("model")) for _ in range(2))
 
     def one_state_without_an_order():
-        yield par(job(c, shared) for c in range(2))
+        return together(job(c, shared) for c in range(2))
 
     def another_state_than_announced():
         yield expect(shared, {0: 1, 1: 1})
@@ -264,30 +252,20 @@ def flows_that_meet():
         yield expect(shared, {0: 1})
 
     def jobs_of_nobody():
-        def nobody(client):
-            yield on(client, Compute(), State("model"))
-            yield on(SERVER, Compute(), State("model"))
-
-        yield par(nobody(c) for c in range(2))
+        return together(computing(SERVER, 1e6) for _ in range(2))
 
     def jobs_of_several_clients():
         def several():
             for client in (0, 1):
                 yield from job(client, State("model"))
 
-        yield par([several(), job(2, State("model"))])
+        return together([several(), job(2, State("model"))])
 
     def between_clients():
-        def hand_over():
-            yield send(State("model", 100), 0, 1)
-
-        yield par([hand_over()])
+        return together([sending(100, 0, 1)])
 
     def forks_twice():
-        def outer():
-            yield par([job(0, State("model"))])
-
-        yield par([outer(), job(1, State("model"))])
+        return together([together([job(0, State("model"))]), job(1, State("model"))])
 
     def reads():
         yield read(Value("norm"))
@@ -298,11 +276,11 @@ def flows_that_meet():
         yield occur(later)
 
     def waits_at_most_a_second():
-        yield par([waits_for(Event("never"), at_most_s=1.0)])
+        return together([waits_for(Event("never"), at_most_s=1.0)])
 
     def one_event_of_two_branches():
         event = Event("of both")
-        yield par([job(0, State("model")), lets_occur(event), lets_occur(event), waits_for(event)])
+        return together([job(0, State("model")), lets_occur(event), lets_occur(event), waits_for(event)])
 
     return [
         one_device, one_state_without_an_order, another_state_than_announced, more_jobs_than_announced,

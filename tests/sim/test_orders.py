@@ -33,7 +33,7 @@ FOUR = dict.fromkeys(range(4), 6)
 
 def test_a_recorded_sequence_is_served_again_without_those_who_do_not_take_part():
     assert served("recorded", {1: 2, 3: 1}, recorded=[3, 7, 1, 1]) == [3, 1, 1]
-    with pytest.raises(ScenarioError, match=r"client 3 brings 2 jobs to this round, and brought 1 to the recorded one"):
+    with pytest.raises(ScenarioError, match=r"client 3 .* 2 jobs .* 1 "):
         served("recorded", {1: 2, 3: 2}, recorded=[3, 7, 1, 1])
 
 
@@ -88,19 +88,17 @@ def test_strict_orders_hold_the_server_for_the_client_whose_turn_it_is():
 
 @pytest.mark.parametrize("order", ARRIVAL_DRIVEN)
 def test_orders_that_arrival_drives_take_no_burst(order):
-    with pytest.raises(ScenarioError, match=rf"server\.burst: {order} serves one job at a time"):
+    with pytest.raises(ScenarioError, match=rf"^server\.burst: {order} "):
         check_burst(order, 3)
     check_burst("cyclic", 3)
 
 
 def test_a_bound_on_waiting_belongs_to_bounded_wait_or_to_an_order_of_ones_own():
-    with pytest.raises(ScenarioError, match=r"server\.max_wait_s: bounded_wait needs it .*seconds from 0 on"):
-        check_max_wait("bounded_wait", None)
-    with pytest.raises(ScenarioError, match=r"server\.max_wait_s: cyclic does not bound a wait"):
-        check_max_wait("cyclic", 0.0)
-    check_max_wait("bounded_wait", 0.0)
-    check_max_wait("my_orders:impatient", 1.0)
-    check_max_wait("cyclic", None)
+    for order, max_wait_s in (("bounded_wait", None), ("cyclic", 0.0)):
+        with pytest.raises(ScenarioError, match=rf"^server\.max_wait_s: {order} "):
+            check_max_wait(order, max_wait_s)
+    for order, max_wait_s in (("bounded_wait", 0.0), ("my_orders:impatient", 1.0), ("cyclic", None)):
+        check_max_wait(order, max_wait_s)
 
 
 def timeline(order, tours, **roster):
