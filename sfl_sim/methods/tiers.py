@@ -222,6 +222,6 @@ def _averaged(replicas: Sequence[Replica], weights: Sequence[float]) -> Replica:
     if len(replicas) == 1:
         return replicas[0]
     if any(replica.content is None for replica in replicas):
-        return replicas[0].empty()
+        return replicas[0].envelope()
     total = sum(weights)
     return Replica.averaged(replicas, [weight / total for weight in weights])

@@ -43,20 +43,20 @@ def _average_adapters(into: Weights, replicas: Sequence[Weights], shares: Sequen
     tensors = [dict(weights.named_tensors()) for weights in replicas]
     learned: dict[str, Tensor] = {}
     errors = torch.zeros(2, dtype=torch.float64)
-    for place in part.adapters:
-        pairs = [(named[place.a], named[place.b]) for named in tensors]
+    for slot in part.adapters:
+        pairs = [(named[slot.a], named[slot.b]) for named in tensors]
         if part.aggregate == "separate":
             errors += product_errors(pairs, shares).cpu()
         elif part.aggregate == "svd":
-            learned[place.a], learned[place.b], error = truncated_product(pairs, shares)
+            learned[slot.a], learned[slot.b], error = truncated_product(pairs, shares)
             errors += error.cpu()
         elif part.aggregate == "concat":
-            weight = learned.get(place.weight, tensors[0][place.weight])
-            learned[place.weight] = place.adapter.added(weight, average_product(pairs, shares))
-            generator = torch.Generator().manual_seed(torch_seed(seed, f"adapter {place.a}", n_draws + 1))
-            learned[place.a] = torch.empty(pairs[0][0].shape, dtype=part.dtype)
-            place.adapter.draw(learned[place.a], generator)
-            learned[place.b] = torch.zeros_like(pairs[0][1])
+            weight = learned.get(slot.weight, tensors[0][slot.weight])
+            learned[slot.weight] = slot.adapter.added(weight, average_product(pairs, shares))
+            generator = torch.Generator().manual_seed(torch_seed(seed, f"adapter {slot.a}", n_draws + 1))
+            learned[slot.a] = torch.empty(pairs[0][0].shape, dtype=part.dtype)
+            slot.adapter.draw(learned[slot.a], generator)
+            learned[slot.b] = torch.zeros_like(pairs[0][1])
     if part.aggregate in ("separate", "svd"):
         into.product_errors = errors
     elif part.aggregate == "concat":

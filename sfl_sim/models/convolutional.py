@@ -231,26 +231,14 @@ class Grow(nn.Module):
 
 
 def densenet121(shape: Shape, n_labels: int) -> nn.Sequential:
-    """DenseNet-121 (Huang et al. 2017) as 64 layers: stem, 58 dense layers and 3 transitions, norm, classifier."""
-    return _densenet("densenet121", shape, n_labels)
+    """DenseNet-121 (Huang et al. 2017) as 64 layers: stem, 58 dense layers and 3 transitions, norm, classifier.
 
-
-def densenet161(shape: Shape, n_labels: int) -> nn.Sequential:
-    """DenseNet-161 (Huang et al. 2017) as 84 layers: stem, 78 dense layers and 3 transitions, norm, classifier."""
-    return _densenet("densenet161", shape, n_labels)
-
-
-def densenet169(shape: Shape, n_labels: int) -> nn.Sequential:
-    """DenseNet-169 (Huang et al. 2017) as 88 layers: stem, 82 dense layers and 3 transitions, norm, classifier."""
-    return _densenet("densenet169", shape, n_labels)
-
-
-def _densenet(name: str, shape: Shape, n_labels: int) -> nn.Sequential:
-    """Build a DenseNet; images below 64 pixels get the CIFAR stem: a 3x3 convolution of stride 1 and no pooling."""
+    Images below 64 pixels get the CIFAR stem: a 3x3 convolution of stride 1 and no pooling.
+    """
     from torchvision.models import get_model  # torchvision takes a second to import
 
     channels, _, _ = image(shape, at_least=8)
-    net = get_model(name, num_classes=n_labels)
+    net = get_model("densenet121", num_classes=n_labels)
     features = dict(net.features.named_children())
     conv = stem(features["conv0"], channels, nn.init.kaiming_normal_, small=is_small(shape))
     pool = nn.Identity() if is_small(shape) else features["pool0"]

@@ -75,9 +75,9 @@ def _read(path: str) -> Mapping[str, Any]:
             from safetensors.torch import load_file
 
             return load_file(Path(path).expanduser())
-        found = torch.load(Path(path).expanduser(), weights_only=True, map_location="cpu")
+        state = torch.load(Path(path).expanduser(), weights_only=True, map_location="cpu")
     except Exception as error:  # of a damaged file
         raise ScenarioError(f"cannot be read: {in_short(error)}", key="model.path", found=path) from error
-    if not (isinstance(found, Mapping) and all(isinstance(value, torch.Tensor) for value in found.values())):
+    if not (isinstance(state, Mapping) and all(isinstance(value, torch.Tensor) for value in state.values())):
         raise ScenarioError("holds no state dict", key="model.path", found=path)
-    return found
+    return state

@@ -159,8 +159,8 @@ class AdapterSlot(NamedTuple):
     adapter: Adapter
 
 
-def places(skeleton: nn.Module) -> list[AdapterSlot]:
-    """Return the places of all adapters of a network."""
+def adapter_slots(skeleton: nn.Module) -> list[AdapterSlot]:
+    """Return the slots of all adapters of a network."""
     return [
         AdapterSlot(f"{path}.A", f"{path}.B", f"{path.rpartition('.')[0]}.original", adapter)
         for path, adapter in skeleton.named_modules()

@@ -14,7 +14,7 @@ from sfl_sim.goals import NO_LABEL, NO_TOKEN, Goal
 
 
 class Loss(Protocol):
-    """Function of a network's outputs and of what it has to predict; `vmap` can run it for many clients as one."""
+    """Function of a network's outputs and of what it has to predict."""
 
     def __call__(self, outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
         """Compute the `mean` over the targets of a mini-batch, or their `sum`, ()."""

@@ -88,8 +88,8 @@ class Network:
         try:
             with _one_thread(), self.measuring():
                 module = self._module(seed=0)
-                embeddings = [inner for inner in module[0].modules() if isinstance(inner, nn.Embedding)]
-                self.n_tokens = max((each.num_embeddings for each in embeddings), default=None)
+                embeddings = (inner for inner in module[0].modules() if isinstance(inner, nn.Embedding))
+                self.n_tokens = max((embedding.num_embeddings for embedding in embeddings), default=None)
                 self.layers = price(module, self.input_shape, self.tokens)
                 self.channels_last &= _runs_channels_last(one_sample(module, self.input_shape, self.tokens), module)
                 self.needs_batches_of_two = not _trains_on(one_sample(module, self.input_shape, self.tokens), module)
@@ -165,8 +165,8 @@ class Network:
         module = self._module(seed=0)[:cut]
         return not _trains_on(one_sample(module, self.input_shape, self.tokens), module)
 
-    def check_lent(self) -> None:
-        """Raise ScenarioError if the layers cannot run with weights that are lent to them, as all replicas do."""
+    def check_functional(self) -> None:
+        """Raise ScenarioError if the layers use other tensors than registered parameters and buffers."""
         (whole,) = self.split(seed=0, device=torch.device("cpu"))
         try:
             whole.weights(one_sample(whole.part.skeleton, self.input_shape, self.tokens), training=False)
@@ -210,19 +210,21 @@ class Network:
             ScenarioError: there is no such cut; it lists the layers.
         """
         first, last = (above, len(self)) if ends else (above + 1, len(self) - 1)
-        places = {layer.name: index for index, layer in enumerate(self.layers, 1) if first <= index <= last}
-        if not places:
+        indices = {layer.name: index for index, layer in enumerate(self.layers, 1) if first <= index <= last}
+        if not indices:
             after = f" after layer {above}" if above else ""
             raise ScenarioError(f"{self.name} has {len(self)} layers and cannot be cut{after}", key=key, found=cut)
         if isinstance(cut, float):
             return min(max(int(cut * len(self) + 0.5), above + 1), len(self) - 1)
-        index = places.get(cut, 0) if isinstance(cut, str) else cut
-        if index in places.values():
+        index = indices.get(cut, 0) if isinstance(cut, str) else cut
+        if index in indices.values():
             return index
         problem = f"a cut of {self.name} comes after one of its layers {first} to {last}"
-        if isinstance(cut, str) and (nearest := get_close_matches(cut, places, n=1)):
+        if isinstance(cut, str) and (nearest := get_close_matches(cut, indices, n=1)):
             problem += f", did you mean {nearest[0]!r}?"
-        raise ScenarioError(problem, key=key, found=cut, allowed=", ".join(f"{i} {name}" for name, i in places.items()))
+        raise ScenarioError(
+            problem, key=key, found=cut, allowed=", ".join(f"{i} {name}" for name, i in indices.items())
+        )
 
     def unweighted(self) -> Network:
         """Return the same network for timing alone: its parts share their layers, and equal parts are one.

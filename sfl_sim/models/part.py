@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sfl_sim.models.forward_settings import ForwardSettings
-from sfl_sim.models.lora import places
+from sfl_sim.models.lora import adapter_slots
 from sfl_sim.models.price import NO_WORK, Layer, state_buffers
 from sfl_sim.ops import KINDS, Work
 
@@ -29,7 +29,7 @@ class Part:
         constants: names of other buffers, such as masks, which all replicas share as they share frozen parameters.
         size_bytes: bytes of trainable parameters and floating buffers in a message (docs/methods/README.md#symbols).
         aggregate: how averages of replicas treat adapters, as `Lora.aggregate`; None if there are none.
-        adapters: their places.
+        adapters: their slots.
         dtype: type of the weights.
         wire_dtype: type of its activations, and so of activations and gradients in messages at a cut: that of autocast
             if the network uses it (2 bytes per element for bfloat16), else that of the weights.
@@ -62,7 +62,7 @@ class Part:
         self.forward_settings = forward_settings
         self.label_bytes = label_bytes
         self.aggregate = aggregate
-        self.adapters = places(skeleton)
+        self.adapters = adapter_slots(skeleton)
         self.names: list[str] = []
         self.shapes: list[torch.Size] = []
         self.frozen_names: list[str] = []
@@ -136,13 +136,13 @@ class Part:
     def joined_bytes(self, n_clients: int) -> int:
         """Bytes that bring the average product of `n_clients` adapters to a client, as their factors or as matrices."""
         numel = sum(
-            min(n_clients * place.adapter.rank * sum(place.adapter.shape), math.prod(place.adapter.shape))
-            for place in self.adapters
+            min(n_clients * slot.adapter.rank * sum(slot.adapter.shape), math.prod(slot.adapter.shape))
+            for slot in self.adapters
         )
         return (numel + self.n_buffers) * self.dtype.itemsize
 
     def flat_length(self, shapes: Sequence[torch.Size]) -> int:
-        """Count the elements of the vector that holds tensors of these shapes, each at an aligned place."""
+        """Count the elements of the vector that holds tensors of these shapes, each at an aligned offset."""
         return sum(_aligned(shape, self.dtype) for shape in shapes)
 
     def where(self, part: Part) -> tuple[slice, slice, slice]:
@@ -164,8 +164,7 @@ class Part:
 
     def without_gaps(self, flat: Tensor, shapes: Sequence[torch.Size]) -> Tensor:
         """Return the elements of a flat vector that belong to tensors of these shapes."""
-        places = zip(self._starts(shapes), shapes, strict=False)
-        pieces = [flat[start : start + math.prod(shape)] for start, shape in places]
+        pieces = [flat[i : i + math.prod(shape)] for i, shape in zip(self._starts(shapes), shapes, strict=False)]
         return torch.cat(pieces) if pieces else flat
 
     def with_gaps(self, dense: Tensor, shapes: Sequence[torch.Size]) -> Tensor:
@@ -203,12 +202,12 @@ class Part:
         at activations that await a gradient autograd forbids it.
         """
         x = x if x.requires_grad else x.clone()
-        for (place, name), parameter in zip(self._slots, parameters, strict=True):
-            place[name] = parameter
-        for (place, name), parameter in zip(self._frozen_slots, frozen, strict=True):
-            place[name] = parameter
-        for (place, name), buffer in zip(self._buffer_slots, buffers, strict=True):
-            place[name] = buffer
+        for (slots, name), parameter in zip(self._slots, parameters, strict=True):
+            slots[name] = parameter
+        for (slots, name), parameter in zip(self._frozen_slots, frozen, strict=True):
+            slots[name] = parameter
+        for (slots, name), buffer in zip(self._buffer_slots, buffers, strict=True):
+            slots[name] = buffer
         if self.skeleton.training != training:
             self.skeleton.train(training)
         if self.forward_settings.autocast is None:
@@ -220,11 +219,10 @@ class Part:
 
     def empty_skeleton(self) -> None:
         """Take the weights of the last call out of the skeleton, and leave their shapes."""
-        for slots in (self._slots, self._frozen_slots, self._buffer_slots):
-            for place, name in slots:
-                lent = place[name]
-                assert lent is not None
-                place[name] = torch.empty(lent.shape, dtype=lent.dtype, device="meta")
+        for slots, name in (*self._slots, *self._frozen_slots, *self._buffer_slots):
+            tensor = slots[name]
+            assert tensor is not None
+            slots[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
     def loss(self, outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
         """Compute the loss of the network's outputs (n, ...), in the type of the weights; every step asks here."""

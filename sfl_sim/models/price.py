@@ -161,10 +161,10 @@ class _Counts:
         self.finer: Counter[str] = Counter()
         self.frozen_by_call: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self.frozen_finer: Counter[str] = Counter()
-        self.frozen = {_memory(weight) for weight in module.parameters() if not weight.requires_grad}
+        self.frozen = {_address(weight) for weight in module.parameters() if not weight.requires_grad}
         self.adapted: dict[int, tuple[Tensor, list[Adapter]]] = {}
         self.in_attention = False
-        self.priced_by: nn.Module | None = None  # the module that is running and has told its MACs
+        self.priced_by: nn.Module | None = None  # the module that is running and gives its MACs
         self.unknown: set[str] = set()
 
     @property
@@ -184,8 +184,8 @@ class _Counts:
         if isinstance(module, nn.RNNBase) and args and isinstance(x := args[0], Tensor):
             time_steps = x.shape[-2 if module.batch_first or x.dim() == 2 else 0]
             self.steps[number] = time_steps * module.num_layers * (2 if module.bidirectional else 1)
-        if self.priced_by is None and callable(own := getattr(module, "macs", None)):
-            self.products("dense", int(own(*args)), ())
+        if self.priced_by is None and callable(macs_of := getattr(module, "macs", None)):
+            self.products("dense", int(macs_of(*args)), ())
             self.priced_by = module
 
     def leave(self, module: nn.Module, args: Any, out: Any) -> None:
@@ -194,9 +194,9 @@ class _Counts:
         if self.priced_by is module:
             self.priced_by = None
         if isinstance(module, Adapter):
-            _, before = self.adapted.get(_memory(args[0]), (None, []))
-            self.adapted[_memory(out)] = out, [*before, module]
-            self.frozen.add(_memory(out))
+            _, before = self.adapted.get(_address(args[0]), (None, []))
+            self.adapted[_address(out)] = out, [*before, module]
+            self.frozen.add(_address(out))
 
     @property
     def in_adapter(self) -> bool:
@@ -227,16 +227,16 @@ class _Counts:
             return
         number, module = self.calls[-1]
         kind = "attention" if self.in_attention or isinstance(module, nn.MultiheadAttention) else kind
-        is_frozen = any(_memory(factor) in self.frozen for factor in factors)
+        is_frozen = any(_address(factor) in self.frozen for factor in factors)
         self._product(number, kind, macs, moved=sum(map(Tensor.numel, operands)), frozen=is_frozen, finer=finer)
         for factor in factors:
-            whole, adapters = self.adapted.get(_memory(factor), (factor, []))
+            whole, adapters = self.adapted.get(_address(factor), (factor, []))
             for adapter in adapters:
-                (rank, n_in), n_out, places = adapter.A.shape, len(adapter.B), macs // whole.numel()
-                down = places * rank * groups
+                (rank, n_in), n_out, positions = adapter.A.shape, len(adapter.B), macs // whole.numel()
+                down = positions * rank * groups
                 for factor_macs, moved, frozen in (
                     (down * n_in, operands[0].numel() + down, not adapter.A.requires_grad),
-                    (places * rank * n_out, down + places * n_out, False),
+                    (positions * rank * n_out, down + positions * n_out, False),
                 ):
                     self.by_call[number := len(self.by_call)] = Counter()
                     self._product(number, kind, factor_macs, moved=moved, frozen=frozen)
@@ -254,7 +254,7 @@ class _Counts:
 
 
 class _Functions(TorchFunctionMode):
-    """Marks the products of attention without a module of its own."""
+    """Marks the products of attention that is a function."""
 
     def __init__(self, counts: _Counts) -> None:
         super().__init__()
@@ -320,8 +320,8 @@ class _OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _convolution(self, x: Tensor, weight: Tensor, out: Tensor, transposed: bool, groups: int) -> None:
-        places = math.prod((x if transposed else out).shape[2:])
-        macs = len(x) * places * weight.numel()
+        positions = math.prod((x if transposed else out).shape[2:])
+        macs = len(x) * positions * weight.numel()
         kind, finer = "depthwise" if 1 < groups == x.shape[1] else "conv", ""
         if kind == "conv" and groups > 1:
             finer = "grouped"
@@ -330,8 +330,8 @@ class _OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.counts.products(kind, macs, (x, out), (weight,), finer=finer, groups=groups)
 
 
-def _memory(tensor: Tensor) -> int:
-    """Return what tells a tensor's memory from others', on the `meta` device, too."""
+def _address(tensor: Tensor) -> int:
+    """Return the address of what stands for a tensor's memory, on the `meta` device, too."""
     return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
 
 

@@ -20,7 +20,7 @@ def model_bytes(part: Part, has_velocity: bool) -> int:
 
 
 class Beforehand(NamedTuple):
-    """What a model's receiver knows without a message, or is told with it, and no price counts.
+    """What a model's receiver knows without a message, or gets with it, and no price counts.
 
     Attributes:
         frozen: parameters that all copies share.
@@ -49,8 +49,7 @@ class Replica(State):
         self.copy_bytes: int | None = None
         """Size of a copy on its way, where that is not the size of the model."""
 
-    def empty(self) -> Replica:
-        """Make a copy without weights."""
+    def envelope(self) -> Replica:
         copy = Replica(self.part, has_velocity=self.has_velocity)
         copy.size_bytes = copy.size_bytes if self.copy_bytes is None else self.copy_bytes
         return copy
@@ -68,7 +67,7 @@ class Replica(State):
 
     def snapshot(self) -> Replica:
         """Copy the replica, with a new optimiser state except for the velocity."""
-        copy = self.empty()
+        copy = self.envelope()
         copy.content = self.content and self.content.copy(self.has_velocity)
         return copy
 
@@ -82,9 +81,6 @@ class Replica(State):
             part.without_gaps(velocity, part.shapes) if self.has_velocity else None,
             Beforehand(weights.frozen, weights.draws, weights.momentum is not None),
         )
-
-    def envelope(self) -> Replica:
-        return self.empty()
 
     def unpacked(self, packed: Any) -> Replica:
         """Make the weights of a copy."""
@@ -123,16 +119,15 @@ class Joined(State):
     def guard(self) -> State:
         return self.members[0]
 
-    def empty(self) -> Replica:
-        """Make a copy without weights."""
+    def envelope(self) -> Replica:
         copy = Replica(self.part, has_velocity=self.has_velocity)
         if any(member.copy_bytes is not None for member in self.members):
-            copy.size_bytes = sum(member.empty().size_bytes for member in self.members)
+            copy.size_bytes = sum(member.envelope().size_bytes for member in self.members)
         return copy
 
     def snapshot(self) -> Replica:
         """Copy all layers to one replica, with a new optimiser state except for the velocity."""
-        copy = self.empty()
+        copy = self.envelope()
         members = [replica.content for replica in self.members if replica.content]
         if not members:
             return copy
@@ -146,9 +141,6 @@ class Joined(State):
     def packed(self) -> Any:
         """Return what its copy has."""
         return self.snapshot().packed()
-
-    def envelope(self) -> Replica:
-        return self.empty()
 
 
 class Bundle(State):

@@ -83,12 +83,12 @@ def sequence_of(module: nn.Module, input_shape: Shape) -> nn.Sequential:
 
 def _in_other_mode(module: nn.Module) -> fx.Graph:
     """Follow a module in evaluation if it trains, and the other way round; its modules are as they were afterwards."""
-    modes = {each: each.training for each in module.modules()}
+    modes = {inner: inner.training for inner in module.modules()}
     try:
         return _Tracer().trace(module.train(not module.training))
     finally:
-        for each, mode in modes.items():
-            each.training = mode
+        for inner, mode in modes.items():
+            inner.training = mode
 
 
 def _code(traced: fx.GraphModule) -> str:
@@ -148,9 +148,9 @@ def _stretches(graph: fx.Graph, name: str) -> list[list[fx.Node]]:
     alive = {node for node in graph.nodes if node.op == "placeholder" and uses[node]}
     for node in order:
         stretches[-1].append(node)
-        for each in node.all_input_nodes:
-            uses[each] -= 1
-        alive = {each for each in (*alive, node) if uses[each]}
+        for source in node.all_input_nodes:
+            uses[source] -= 1
+        alive = {known for known in (*alive, node) if uses[known]}
         if alive == {node} and _is_tensor(node):
             stretches.append([])
     return [stretch for stretch in stretches if stretch]
@@ -178,8 +178,8 @@ def _weights(traced: fx.GraphModule, node: fx.Node) -> list[nn.Parameter]:
     if node.op == "call_module":
         return list(traced.get_submodule(str(node.target)).parameters())
     if node.op == "get_attr":
-        found = operator.attrgetter(str(node.target))(traced)
-        return [found] if isinstance(found, nn.Parameter) else []
+        attribute = operator.attrgetter(str(node.target))(traced)
+        return [attribute] if isinstance(attribute, nn.Parameter) else []
     return []
 
 
@@ -203,8 +203,8 @@ def _module(traced: fx.GraphModule, nodes: Sequence[fx.Node]) -> nn.Module:
         return traced.get_submodule(str(nodes[0].target))
     graph = fx.Graph()
     inside = set(nodes)
-    outside = dict.fromkeys(each for node in nodes for each in node.all_input_nodes if each not in inside)
-    copies = {each: graph.placeholder(each.name) for each in outside}
+    outside = dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in inside)
+    copies = {source: graph.placeholder(source.name) for source in outside}
     for node in nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(copies[nodes[-1]])

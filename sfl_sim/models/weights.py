@@ -27,28 +27,6 @@ class Weights:
     batch norm writes its statistics between a forward and its backward.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_grad",
-        "_leaves",
-        "_saved",
-        "awaiting_gradient",
-        "buffer_views",
-        "buffers",
-        "draws",
-        "flat",
-        "foreign",
-        "frozen",
-        "momentum",
-        "n_steps",
-        "part",
-        "product_errors",
-        "squared_norms",
-        "start",
-        "statistics",
-        "variance",
-    )
-
     def __init__(self, part: Part, flat: Tensor, buffers: Tensor, frozen: tuple[Tensor, ...] = ()) -> None:
         self.part = part
         self.flat = flat
@@ -259,7 +237,7 @@ class SavedForward:
 
 
 def momentum_buffers(all_weights: Sequence[Weights]) -> list[Tensor]:
-    """Give the momentum buffer of each, zeros if it has taken no step yet; no buffers if none has."""
+    """Return the momentum buffers: zeros of weights that have taken no step yet, no buffers if none have."""
     if all(weights.momentum is None for weights in all_weights):
         return []
     return [torch.zeros_like(w.flat) if w.momentum is None else w.momentum for w in all_weights]

@@ -42,8 +42,8 @@ MODELS: dict[str, Builder] = {
         small.cnn8, convolutional.mobilenet_v1, convolutional.mobilenet_v2, convolutional.resnet_small,
         convolutional.resnet8, convolutional.resnet20, convolutional.resnet18, convolutional.resnet18_7x7,
         convolutional.resnet34, convolutional.resnet50, convolutional.resnet101, convolutional.vgg11_bn,
-        convolutional.vgg16_bn, convolutional.densenet121, convolutional.densenet161, convolutional.densenet169,
-        vit_s16, char_transformer, gpt_small, gpt2, llama_3_2_1b, qwen_2_5_0_5b, gemma_3_270m,
+        convolutional.vgg16_bn, convolutional.densenet121, vit_s16, char_transformer, gpt_small, gpt2, llama_3_2_1b,
+        qwen_2_5_0_5b, gemma_3_270m,
     )
 }  # fmt: skip
 WEIGHTLESS = {"gpt2", "llama_3_2_1b", "qwen_2_5_0_5b", "gemma_3_270m"}
@@ -113,16 +113,16 @@ def _network(
         name, build, input_shape, n_labels, dtype=dtype, channels_last=channels_last, tokens=tokens,
         weightless=is_weightless(model), lora=lora,
     )  # fmt: skip
-    *positions, _scores = found = net.layers[-1].out_shape
+    *positions, _scores = out_shape = net.layers[-1].out_shape
     wanted = (*input_shape, n_labels) if every_token else (n_labels, *pixels)
-    if found != wanted and not (is_language and positions == list(wanted[:-1])):
+    if out_shape != wanted and not (is_language and positions == list(wanted[:-1])):
         problem = "a score for each label"
         if every_token:
             problem = "a score of each next token at every position, for data.targets all, for each label"
         elif pixels:
             problem = "a score for each label at every pixel of the masks"
         raise ScenarioError(
-            f"the last layer of {name} must give {problem}", key="model.factory", found=found, allowed=str(wanted)
+            f"the last layer of {name} must give {problem}", key="model.factory", found=out_shape, allowed=str(wanted)
         )
     if not any(layer.parameters for layer in net.layers):
         raise ScenarioError("has no weights to learn: all are frozen", key="model.factory")

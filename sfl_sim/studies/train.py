@@ -56,7 +56,7 @@ def check(study: Study, device: torch.device | None = None, settings: Settings |
             if device is not None:
                 experiment.check_device(device)
                 if variant.scenario.model.factory is not None:
-                    experiment.method.task.network.check_lent()
+                    experiment.method.task.network.check_functional()
             if (init := variant.scenario.model.init) and not settings.timing_only:
                 starting(experiment.method.task.network, init)
             logs, n_clients = n_logs(variant.scenario.clients.availability), len(experiment.shares)
