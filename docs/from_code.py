@@ -1,6 +1,7 @@
 """What pages of the site say that is made from the code: keys, commands, Python, columns, methods, and names.
 
-It is made when the site is built, and not committed. A page asks for a part by a line `<!-- from the code: PART -->`.
+It is made when the site is built, and not committed. A page asks for a part by a line that ends with
+`<!-- from the code: PART -->` and says, where the page is not on the site, where to look instead.
 """
 
 from __future__ import annotations
@@ -308,5 +309,5 @@ PARTS = {"methods": methods_table} | {f"tables of a {kind}": partial(tables_of, 
 
 
 def with_parts(page: str) -> str:
-    """Return the text of a page with the parts that it asks for."""
-    return re.sub(r"<!-- from the code: (.+) -->", lambda asked: PARTS[asked[1]](), page)
+    """Return the text of a page with the parts that it asks for, in place of the lines that ask."""
+    return re.sub(r"^.*<!-- from the code: (.+) -->$", lambda asked: PARTS[asked[1]](), page, flags=re.MULTILINE)

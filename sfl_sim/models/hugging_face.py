@@ -30,7 +30,7 @@ NOT_COMPUTED = ("final_logit_softcapping", "use_bidirectional_attention", "add_c
 
 @dataclass(frozen=True)
 class HuggingFace:
-    """A language model of `FAMILIES` from a folder in Hugging Face's format; from its config.json alone, for timing.
+    """A language model from a folder in Hugging Face's format; from its config.json alone, for timing.
 
     Attributes:
         path: the folder, or the file config.json.
