@@ -17,6 +17,7 @@ from sfl_sim.scenario import yaml_text
 from sfl_sim.scenario.fields import SEEDS
 from sfl_sim.scenario.given import spelled
 from sfl_sim.scenario.grid import names, names_without, points, set_keys
+from sfl_sim.scenario.presets import with_method_preset
 from sfl_sim.scenario.problems import problems
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.serving import Serving
@@ -232,6 +233,8 @@ def changed(base: Scenario, layer: Mapping[str, Any], places: SourceLocations) -
 
 
 def _validated(values: object, places: SourceLocations) -> Scenario:
+    """Return the scenario that values describe, with a preset of its method replaced by what it stands for."""
+    values = with_method_preset(values.model_dump() if isinstance(values, Scenario) else values)
     try:
         return Scenario.model_validate(values)
     except ValidationError as error:

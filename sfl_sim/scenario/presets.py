@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.fields import Section
-
-if TYPE_CHECKING:
-    from sfl_sim.scenario.sections import Scenario
+from sfl_sim.scenario.sections import Scenario
 
 
 class MethodPreset(NamedTuple):

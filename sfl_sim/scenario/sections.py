@@ -51,7 +51,6 @@ from sfl_sim.scenario.optional_sections import (
     Shared,
     WireSection,
 )
-from sfl_sim.scenario.presets import with_method_preset
 from sfl_sim.scenario.serving import Serving
 
 OwnCode = Annotated[str, Field(pattern=":")]
@@ -531,7 +530,7 @@ class Scenario(Section):
     @model_validator(mode="before")
     @classmethod
     def _spell_out_objects(cls, values: object) -> object:
-        return with_method_preset(spelled(values))
+        return spelled(values)
 
     name: Annotated[str | None, Concern.SHOWING] = None
     """Name of the experiment; null means the file's name."""

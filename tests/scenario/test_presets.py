@@ -8,6 +8,7 @@ from sfl_sim.build.catalogue import check_names
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import dump, dump_study, parse
+from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.yaml_text import read_value
 from sfl_sim.studies.partition_preview import preview
 
@@ -155,6 +156,11 @@ def test_a_grid_may_name_them_and_variants_are_called_so():
     assert [variant.scenario.method.name for variant in variants] == ["splitfed_v2", "splitfed_v2", "cse_fsl"]
     assert [variant.scenario.lora is None for variant in variants] == [True, False, True]
     assert [variant.scenario.train.agg_weights for variant in variants] == ["samples", "uniform", "samples"]
+
+
+def test_a_scenario_from_python_may_name_one():
+    (variant,) = parse(Scenario(method="local_loss")).variants
+    assert variant.scenario.method.model_dump() == {"name": "cse_fsl", "server": "copies"}
 
 
 def test_the_resolved_scenario_loads_back_equal():
