@@ -177,6 +177,14 @@ def tensors(method: Method) -> dict[str, Tensor]:
     return found
 
 
+def unsplit(work: Task) -> nn.Module:
+    """Return the network that is not split, a plain module with the initial weights."""
+    (whole,) = work.split()
+    net = work.network.build(work.network.input_shape, work.network.n_labels).double()
+    net.load_state_dict(dict(whole.weights.named_tensors()), strict=False)
+    return net
+
+
 def distance(one: Method, other: Method) -> float:
     """Return the largest difference between the numbers of two methods' global models."""
     a, b = tensors(one), tensors(other)
@@ -440,9 +448,7 @@ def check_neutral(case: Case) -> None:
 
 def _centralised(work: Task, rounds: int) -> dict[str, Tensor]:
     """Return what plain SGD makes of client 0's mini-batches, without anything of the simulator."""
-    (whole,) = work.split()
-    net = work.network.build(work.network.input_shape, work.network.n_labels).double()
-    net.load_state_dict(dict(whole.weights.named_tensors()), strict=False)
+    net = unsplit(work)
     for number in range(1, rounds + 1):
         usual = work.optimiser(number)
         assert isinstance(usual, Sgd)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_world import batch_norm_net, distance, fleet, simulate, task, tensors
+from small_world import batch_norm_net, distance, fleet, simulate, task, tensors, unsplit
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.errors import ScenarioError
@@ -54,14 +54,9 @@ def ends_s(rows):
     return pytest.approx([each["ended_s"].max() for each in rows], abs=1e-6)
 
 
-def initial(work):
-    (whole,) = work.split()
-    return {name: tensor.clone() for name, tensor in whole.weights.named_tensors()}
-
-
 def learned(work, state, client, visit, rho=0.0):
     """`state` after a client's visit: plain SGD on one network, written without any of the simulator."""
-    net = work.network.build(work.network.input_shape, work.network.n_labels).double()
+    net = unsplit(work)
     net.load_state_dict(state)
     sgd = torch.optim.SGD(net.parameters(), 0.1)
     for batch in work.data.batches(client, visit):
@@ -104,7 +99,7 @@ def test_fedbuff_by_hand_and_by_a_plain_loop(host, server_lr):
     method, staleness, rows = rounds_of("fedbuff", {"host": host, "buffer": 2, "server_lr": server_lr}, 4, work)
     assert staleness == [[0, 0], [1, 0], [2, 1], [1, 0]]
     assert ends_s(rows) == [2.1, 3.3, 4.2, 5.5]
-    versions = [initial(work)]
+    versions = [unsplit(work).state_dict()]
     for now, updates in enumerate(in_time):
         after = dict(versions[now])
         for client, visit, began in updates:
@@ -130,7 +125,7 @@ def test_fedasync_by_hand_and_by_a_plain_loop(host, rho):
     method, staleness, rows = rounds_of("fedasync", {"host": host, "alpha": 0.8, "a": 1.0, "rho": rho}, 2, work)
     assert staleness == [[0, 1, 1], [0, 4, 3]]
     assert ends_s(rows) == [2.2, 4.2]
-    versions = [initial(work)]
+    versions = [unsplit(work).state_dict()]
     for now, (client, visit, began) in enumerate(in_time):
         there, share = learned(work, versions[began], client, visit, rho), 0.8 / (1 + now - began)
         versions.append({key: (1 - share) * old + share * there[key] for key, old in versions[now].items()})

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_world import distance, simulate, task
+from small_world import simulate, task, unsplit
 
 from sfl_sim.training.optimisers import Proximal, Sgd
 
@@ -41,21 +41,10 @@ def test_a_copy_refers_to_where_it_starts_itself():
     assert float(copy.flat[0]) == pytest.approx(-0.1 - 0.195, abs=1e-15)
 
 
-def test_mu_0_is_sgd():
-    gradients = [0.3, -1.0, 2.0]
-    assert (
-        stepped(Sgd(0.1, 0.9, weight_decay=1e-2, rule=Proximal(0.0)), gradients)[0]
-        == stepped(Sgd(0.1, 0.9, weight_decay=1e-2), gradients)[0]
-    )
-    assert distance(*(simulate("splitfed_v2", task(), options=o)[0] for o in ({}, {"l2": 0.0}))) == 0
-
-
 def by_hand(mu1, mu2):
     """Two rounds of one client: gradient descent with mu * (w - w_start) on top, for part-1 and part-2."""
     work = task([12])
-    (whole,) = work.split()
-    net = work.network.build(work.network.input_shape, work.network.n_labels).double()
-    net.load_state_dict(dict(whole.weights.named_tensors()))
+    net = unsplit(work)
     for number in (1, 2):
         start = [parameter.detach().clone() for parameter in net.parameters()]
         for batch in work.data.batches(0, number):

@@ -36,14 +36,16 @@ def finetune(name, lora=USUAL, **settings):
     return simulate(name, work, options=FIVE_LAYERS.get(name))
 
 
+def moved(method):
+    """Names of the tensors that training has changed."""
+    before, after = dict(method.task.split()[0].weights.named_tensors()), tensors(method)
+    return {key for key in before if key in after and not torch.equal(after[key], before[key])}
+
+
 @pytest.mark.parametrize("aggregate", ["separate", "ffa"])
 def test_adapters_of_attention_are_trained_and_nothing_else(aggregate):
-    lora = Lora(rank=2, aggregate=aggregate)
-    method, _, _ = finetune("splitfed_v1", lora, cut=2)
-    (initial,) = task(build=attention_net, lora=lora).split()
-    before, after = dict(initial.weights.named_tensors()), tensors(method)
-    moved = {key for key in before if not torch.equal(after[key], before[key])}
-    assert {key[-2:] for key in moved} == ({".A", ".B"} if aggregate == "separate" else {".B"})
+    method, _, _ = finetune("splitfed_v1", Lora(rank=2, aggregate=aggregate), cut=2)
+    assert {key[-2:] for key in moved(method)} == ({".A", ".B"} if aggregate == "separate" else {".B"})
 
 
 @pytest.mark.parametrize("targets", [("0.1", "1.0", "2"), ("1.0", "2"), ("2",)])
@@ -52,10 +54,8 @@ def test_methods_with_exits_train_adapters_on_any_side_of_the_cut(name, targets)
     """Exits sit on vectors or images, so this is a network of three linear maps; clients are cut after one or two."""
     work = task(cuts=[1, 2, 1], lora=Lora(rank=2, targets=targets))
     method, *_ = simulate(name, work)
-    before, after = dict(work.split()[0].weights.named_tensors()), tensors(method)
-    moved = {key for key in before if not torch.equal(after[key], before[key])}
-    assert {key[-2:] for key in moved} == {".A", ".B"}
-    assert {key[0] for key in moved} == {target[0] for target in targets}
+    assert {key[-2:] for key in moved(method)} == {".A", ".B"}
+    assert {key[0] for key in moved(method)} == {target[0] for target in targets}
     for depth, exit_head in METHODS[name](work).h.items():
         assert not torch.equal(method.h[depth].weights.flat, exit_head.weights.flat), "exits are trained whole"
 
@@ -256,12 +256,8 @@ def test_methods_that_only_average_go_on_with_decomposed_adapters(name):
 
 @pytest.mark.parametrize("name", AVERAGING)
 def test_methods_that_only_average_go_on_with_joined_adapters(name):
-    lora = Lora(rank=2, aggregate="concat")
-    method, _, _ = finetune(name, lora, cut=3)
-    (initial,) = task(build=attention_net, lora=lora).split()
-    before, after = dict(initial.weights.named_tensors()), tensors(method)
-    moved = {key for key in before if key in after and not torch.equal(after[key], before[key])}
-    assert any(key.endswith(".original") for key in moved)
+    method, _, _ = finetune(name, Lora(rank=2, aggregate="concat"), cut=3)
+    assert any(key.endswith(".original") for key in moved(method))
 
 
 @pytest.mark.parametrize("aggregate", ["concat", "svd"])
@@ -276,7 +272,7 @@ def test_one_clients_adapters_are_its_own_product(aggregate):
 @pytest.mark.parametrize("aggregate", ["concat", "svd"])
 @pytest.mark.parametrize("name", [name for name, kind in METHODS.items() if not kind.only_averages])
 def test_methods_that_do_more_or_less_than_average_refuse_to_multiply_adapters(name, aggregate):
-    with pytest.raises(ScenarioError, match="averages models and does nothing else to them") as refused:
+    with pytest.raises(ScenarioError) as refused:
         finetune(name, Lora(aggregate=aggregate), cut=2)
     assert refused.value.key == "lora.aggregate"
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_world import distance, simulate, task, tensors
+from small_world import distance, simulate, task, tensors, unsplit
 from torch import nn
 
 from sfl_sim.errors import ScenarioError
@@ -20,15 +20,13 @@ def plain(work, rounds, gradient=None, server=None, equal_steps=False, nesterov=
         equal_steps: all clients take the mean number of steps.
         keep_velocity: momentum buffers are averaged and handed out, too.
     """
-    (whole,) = work.split()
-    weights, memory, velocity = dict(whole.weights.named_tensors()), {}, None
-    weights = {key: value.clone() for key, value in weights.items()}
+    weights, memory, velocity = unsplit(work).state_dict(), {}, None
     clients = range(len(work.data))
     for number in range(1, rounds + 1):
         usual, found, speeds = work.optimiser(number), [], []
         mean_steps = int(sum(work.data.n_batches(c) for c in clients) / len(clients) + 0.5)
         for c in clients:
-            net = work.network.build(work.network.input_shape, work.network.n_labels).double()
+            net = unsplit(work)
             net.load_state_dict(weights)
             decay = 0.0 if gradient and gradient.takes_decay else work.weight_decay
             sgd = torch.optim.SGD(net.parameters(), usual.lr, work.momentum, weight_decay=decay, nesterov=nesterov)

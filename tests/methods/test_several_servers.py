@@ -221,72 +221,63 @@ SCENARIO = {"data": {"name": "digits", "train_samples": 120, "test_samples": 50}
 
 
 @pytest.mark.parametrize(
-    ("edge", "more", "problem"),
+    ("edge", "more", "key"),
     [
-        ({}, {"method": "hydra"}, "servers: hydra has one server"),
-        ({"cut": 2}, {"method": "fedavg"}, "no form for tiers with cuts"),
-        ({"cut": 1}, {}, r"servers\.edge\.cut"),
-        ({"clients": [1, 2, 1]}, {}, r"servers\.edge\.clients: a list needs one entry per client"),
-        ({"clients": [1, 2, 1, 1]}, {}, r"servers\.edge\.clients: no such server .*1 to 1"),
-        ({"clients": "nearest"}, {}, r"needs servers\.edge\.reach_s"),
-        ({}, {"clients": {"count": 4, "overcommit": 1}}, r"clients\.overcommit"),
-        ({"order": "cyclick"}, {}, "cyclick"),
-        ({"cost": "nothing"}, {}, r"servers\.edge\.cost"),
-        (
-            {"backbone": {"compute_correlation": 0.5}},
-            {},
-            r"servers\.edge\.backbone\.compute_correlation: has no effect",
-        ),
-        ({"backbone": {"profile": "nothing"}}, {}, r"servers\.edge\.backbone\.profile"),
-        ({"outages": {"profile": "nothing"}}, {}, r"servers\.edge\.outages\.profile"),
-        (
-            {"cut": 2},
-            {"method": {"name": "splitfed_v1", "server_agg_every": "step"}},
-            "server_agg_every: has no effect",
-        ),
-        ({"count": 0}, {}, r"servers\.edge\.count"),
-        ({"wrkers": 2}, {}, r"unknown key.*did you mean 'workers'"),
-        ({"macs_per_s": 1e9, "speedup": 3}, {}, r"servers\.edge\.macs_per_s: cannot be given together with a speedup"),
+        ({}, {"method": "hydra"}, "servers"),
+        ({"cut": 2}, {"method": "fedavg"}, "method.name"),
+        ({"cut": 1}, {}, "servers.edge.cut"),
+        ({"clients": [1, 2, 1]}, {}, "servers.edge.clients"),
+        ({"clients": [1, 2, 1, 1]}, {}, "servers.edge.clients"),
+        ({"clients": "nearest"}, {}, "servers.edge.clients"),
+        ({}, {"clients": {"count": 4, "overcommit": 1}}, "clients.overcommit"),
+        ({"order": "cyclick"}, {}, "servers.edge.order"),
+        ({"cost": "nothing"}, {}, "servers.edge.cost"),
+        ({"backbone": {"compute_correlation": 0.5}}, {}, "servers.edge.backbone.compute_correlation"),
+        ({"backbone": {"profile": "nothing"}}, {}, "servers.edge.backbone.profile"),
+        ({"outages": {"profile": "nothing"}}, {}, "servers.edge.outages.profile"),
+        ({"cut": 2}, {"method": {"name": "splitfed_v1", "server_agg_every": "step"}}, "method.server_agg_every"),
+        ({"count": 0}, {}, "servers.edge.count"),
+        ({"wrkers": 2}, {}, "servers.edge.wrkers"),
+        ({"macs_per_s": 1e9, "speedup": 3}, {}, "servers.edge.macs_per_s"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_line(edge, more, problem):
-    refused({"edge": {"count": 1} | edge}, more, problem)
+def test_what_cannot_be_is_refused_by_its_key(edge, more, key):
+    assert refused({"edge": {"count": 1} | edge}, more).key == key
 
 
 @pytest.mark.parametrize(
-    ("servers", "problem"),
+    ("servers", "key"),
     [
-        ({"edge": {"count": 1, "cut": 2}, "fog": {"count": 1}}, r"servers\.fog\.cut: is missing, where other tiers"),
-        (
-            {"edge": {"count": 1}, "fog": {"count": 1, "clients": "speed"}},
-            r"servers\.fog\.clients: is a key of the first",
-        ),
+        ({"edge": {"count": 1, "cut": 2}, "fog": {"count": 1}}, "servers.fog.cut"),
+        ({"edge": {"count": 1}, "fog": {"count": 1, "clients": "speed"}}, "servers.fog.clients"),
         (
             {"edge": {"count": 1}, "fog": {"count": 1, "outages": {"profile": "fedscale", "clients": "move"}}},
-            r"servers\.fog\.outages\.clients: is a key of the first",
+            "servers.fog.outages.clients",
         ),
-        ({"edge": {"workers": 2}}, r"servers\.edge\.count: is missing"),
-        ({"server": {"count": 2}}, "is a word that records have"),
-        ({"Edge 1": {"count": 2}}, "Edge 1"),
+        ({"edge": {"workers": 2}}, "servers.edge.count"),
+        ({"server": {"count": 2}}, "servers.server"),
+        ({"Edge 1": {"count": 2}}, "servers.Edge 1"),
     ],
 )
-def test_tiers_that_cannot_be_are_refused_in_a_line(servers, problem):
-    refused(servers, {}, problem)
+def test_tiers_that_cannot_be_are_refused_by_their_key(servers, key):
+    assert refused(servers, {}).key == key
 
 
-def refused(servers, more, problem):
-    def run():
-        scenario = parse(SCENARIO | {"model": {"cut": 1}, "servers": servers} | more).variants[0].scenario
-        list(Experiment(scenario, None).rounds())
+def refused(servers, more):
+    """What refuses a scenario with these servers."""
+    with pytest.raises(ScenarioError) as error:
+        list(Experiment(first_variant({"model": {"cut": 1}, "servers": servers} | more), None).rounds())
+    return error.value
 
-    with pytest.raises(ScenarioError, match=problem):
-        run()
+
+def first_variant(sections):
+    return parse(SCENARIO | sections).variants[0].scenario
 
 
 @pytest.mark.parametrize("rule", ["even", "speed", [1, 2, 2, 1]])
 def test_a_scenario_trains_and_times_alike_with_any_rule_for_whom_a_server_serves(rule):
-    values = SCENARIO | {"servers": {"edge": {"count": 2, "clients": rule, "backbone": BACKBONE}}}
-    scenario = parse(values | {"train": {"rounds": 2}}).variants[0].scenario
+    servers = {"edge": {"count": 2, "clients": rule, "backbone": BACKBONE}}
+    scenario = first_variant({"servers": servers, "train": {"rounds": 2}})
     trained, timed = Experiment(scenario, torch.device("cpu")), Experiment(scenario, None)
     rows = [list(one.rounds())[-1].row for one in (trained, timed)]
     assert trained.timeline_digest == timed.timeline_digest
@@ -300,12 +291,8 @@ def test_a_scenario_trains_and_times_alike_with_any_rule_for_whom_a_server_serve
 @pytest.mark.parametrize("edge", [{"count": 2, "backbone": BACKBONE}, {"count": 2, "cut": 2, "backbone": BACKBONE}])
 def test_adapters_train_at_edges_whose_frozen_layers_came_down_first(edge):
     lora = {"targets": ["conv1", "conv2", "fc"]}
-    values = SCENARIO | {
-        "model": {"cut": 1},
-        "method": "splitfed_v1",
-        "train": {"rounds": 2},
-        "servers": {"edge": edge},
-    }
-    rows = [each.row for each in Experiment(parse(values | {"lora": lora}).variants[0].scenario, None).rounds()]
+    usual = {"method": "splitfed_v1", "train": {"rounds": 2}, "lora": lora}
+    scenario = first_variant({"model": {"cut": 1}, "servers": {"edge": edge}} | usual)
+    rows = [each.row for each in Experiment(scenario, None).rounds()]
     assert rows[0]["bytes_backbone"] > rows[1]["bytes_backbone"] > 0
-    refused({"edge": edge}, {"method": "splitfed_v1", "lora": lora | {"aggregate": "concat"}}, "joins adapters at one")
+    assert refused({"edge": edge}, usual | {"lora": lora | {"aggregate": "concat"}}).key == "lora.aggregate"

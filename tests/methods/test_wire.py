@@ -8,7 +8,7 @@ from audit import BF16, Audit, single
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lossy_world import gone_at, run
-from small_world import CASES, batch_norm_net, distance, fleet, simulate, takes, task, tensors, worlds
+from small_world import CASES, batch_norm_net, distance, fleet, simulate, takes, task, tensors, unsplit, worlds
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -106,33 +106,30 @@ def straight_through(x, codec, draw=None):
     return x + (codec.decode(codec.encode(x.detach(), draw), tuple(x.shape), x.dtype) - x).detach()
 
 
-def test_the_server_trains_on_decoded_values_and_the_gradient_passes_straight_through():
-    """One client, one step of plain SGD on the network that is not split, with decoded activations in it."""
-    codec = Int(bits=2)
-    work = wired(codec, samples=[4])
-    method = learned("splitfed_v2", work, rounds=1)
-    (whole,) = work.split()
-    net = work.network.build(work.network.input_shape, work.network.n_labels).double()
-    net.load_state_dict(dict(whole.weights.named_tensors()))
-    (x, y), *_ = [batch.load() for batch in work.data.batches(0, 1)]
-    cross_entropy(net[1:](straight_through(net[0](x), codec)), y).backward()
+def assert_one_step(method, loss):
+    """One client, one step of plain SGD by a loss of the network that is not split."""
+    net = unsplit(method.task)
+    (x, y), *_ = [batch.load() for batch in method.task.data.batches(0, 1)]
+    loss(net, x, y).backward()
     for (name, parameter), found in zip(net.named_parameters(), tensors(method).values(), strict=True):
         torch.testing.assert_close(found, (parameter - 0.1 * parameter.grad).detach(), msg=name)
+
+
+def test_the_server_trains_on_decoded_values_and_the_gradient_passes_straight_through():
+    codec = Int(bits=2)
+    method = learned("splitfed_v2", wired(codec, samples=[4]), rounds=1)
+    assert_one_step(method, lambda net, x, y: cross_entropy(net[1:](straight_through(net[0](x), codec)), y))
 
 
 def test_what_was_not_sent_gets_no_gradient():
     codec = TopK(keep=0.25)
-    work = wired(codec, samples=[4])
-    method = learned("splitfed_v2", work, rounds=1)
-    (whole,) = work.split()
-    net = work.network.build(work.network.input_shape, work.network.n_labels).double()
-    net.load_state_dict(dict(whole.weights.named_tensors()))
-    (x, y), *_ = [batch.load() for batch in work.data.batches(0, 1)]
-    smashed = net[0](x)
-    mask = codec.decode(codec.encode(smashed.detach(), None), (4, 8), torch.float64) != 0
-    cross_entropy(net[1:](mask * smashed), y).backward()
-    for (name, parameter), found in zip(net.named_parameters(), tensors(method).values(), strict=True):
-        torch.testing.assert_close(found, (parameter - 0.1 * parameter.grad).detach(), msg=name)
+
+    def loss(net, x, y):
+        smashed = net[0](x)
+        mask = codec.decode(codec.encode(smashed.detach(), None), (4, 8), torch.float64) != 0
+        return cross_entropy(net[1:](mask * smashed), y)
+
+    assert_one_step(learned("splitfed_v2", wired(codec, samples=[4]), rounds=1), loss)
 
 
 def test_a_mask_of_the_way_up_shortens_the_way_down():
@@ -157,7 +154,7 @@ def test_harmonys_float16_is_the_codec():
 
 @pytest.mark.parametrize(("up", "down"), [(Int(), None), (None, Int()), (Delta(), None)])
 def test_harmony_has_one_codec_at_a_time(up, down):
-    with pytest.raises(ScenarioError, match=r"quantise: false|one depth") as refused:
+    with pytest.raises(ScenarioError) as refused:
         METHODS["harmony"](task(wire=Wire(up, down), samples=[4, 4]))
     assert refused.value.key == ("wire.down" if down else "wire.up")
 
@@ -265,7 +262,7 @@ def test_without_training_delta_is_timed_by_the_share_that_one_assumes():
     *_, rows = simulate("splitfed_v2", work, rounds=2)
     ups = rows[rows["kind"] == b"smashed"]
     assert ups["bytes"].tolist() == [4 * 64 + 1 + 32] * 2 + [64 + 1 + 32] * 2
-    with pytest.raises(ScenarioError, match="depends on training") as refused:
+    with pytest.raises(ScenarioError) as refused:
         simulate("splitfed_v2", wired(Delta(), samples=[8], device=None))
     assert refused.value.key == "wire.up.assume_sent"
 
@@ -314,16 +311,12 @@ def test_noise_and_nopeek_change_no_message_but_what_is_learned(case):
 
 @pytest.mark.parametrize("case", ALONE, ids=str)
 def test_nopeek_is_the_gradient_of_one_loss_of_the_network_that_is_not_split(case):
+    def loss(net, x, y):
+        smashed = net[0](x)
+        return cross_entropy(net[1:](smashed), y) + 3.0 * distance_correlation(x, smashed)
+
     work = task(samples=[4], wire=Wire(nopeek=3.0))
-    method = testing.simulate(case.neutrally.method(work), rounds=1).method
-    (whole,) = work.split()
-    net = work.network.build(work.network.input_shape, work.network.n_labels).double()
-    net.load_state_dict(dict(whole.weights.named_tensors()))
-    (x, y), *_ = [batch.load() for batch in work.data.batches(0, 1)]
-    smashed = net[0](x)
-    (cross_entropy(net[1:](smashed), y) + 3.0 * distance_correlation(x, smashed)).backward()
-    for (name, parameter), found in zip(net.named_parameters(), tensors(method).values(), strict=True):
-        torch.testing.assert_close(found, (parameter - 0.1 * parameter.grad).detach(), msg=name)
+    assert_one_step(testing.simulate(case.neutrally.method(work), rounds=1).method, loss)
 
 
 def test_nopeek_is_priced_by_distances_and_leaves_mini_batches_of_three_alone():
@@ -340,7 +333,7 @@ def test_nopeek_needs_no_graph_that_is_held():
 
 def test_harmony_has_no_defences():
     for wire in (Wire(Noisy(sigma=1.0)), Wire(down=Noisy(sigma=1.0)), Wire(nopeek=1.0)):
-        with pytest.raises(ScenarioError, match="no defence") as refused:
+        with pytest.raises(ScenarioError) as refused:
             METHODS["harmony"](task(wire=wire, samples=[4, 4]))
         assert refused.value.key == "privacy"
 

@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 import torch
-from small_world import fleet, task, tensors
+from small_world import fleet, task, tensors, unsplit
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
@@ -85,9 +85,7 @@ class Twin:
     def __init__(self, work, gamma_loss=0.5, lambda_pers=0.0, ft_steps=0, ft_lr=None):
         self.work, self.gamma, self.lambda_pers = work, gamma_loss, lambda_pers
         self.ft_steps, self.ft_lr = ft_steps, ft_lr
-        (whole,) = work.split()
-        net = work.network.build(work.network.input_shape, work.network.n_labels).double()
-        net.load_state_dict(dict(whole.weights.named_tensors()), strict=False)
+        net = unsplit(work)
         self.depths = sorted(set(work.cuts))
         self.front, self.theta = deepcopy(net[: self.depths[-1]]), deepcopy(net[self.depths[0] :])
         self.heads = {depth: self.new_head(depth) for depth in self.depths}

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_world import batch_norm_net, distance, fleet, simulate, task, tensors
+from small_world import distance, fleet, simulate, task, tensors, unsplit
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.methods import METHODS
@@ -19,38 +19,11 @@ from sfl_sim.training.steps import Backward, Forward, Train
 EXACT = 1e-10
 
 
-@settings(deadline=None, max_examples=15)
-@given(
-    cut=st.integers(1, 2),
-    samples=st.lists(st.integers(2, 14), min_size=1, max_size=4),
-    momentum=st.sampled_from([0.0, 0.9]),
-    epochs=st.integers(1, 2),
-    uniform=st.booleans(),
-    build=st.sampled_from([None, batch_norm_net]),
-)
-def test_i2_splitfed_v1_is_fedavg_for_every_cut_and_any_number_of_steps(cut, samples, momentum, epochs, uniform, build):
-    network = {"build": build} if build else {}
-    work = task(
-        samples,
-        cut=cut,
-        local_epochs=epochs,
-        momentum=momentum,
-        weight_decay=1e-3,
-        uniform_weights=uniform,
-        **network,
-    )
-    v1, *_ = simulate("splitfed_v1", work)
-    fedavg, *_ = simulate("fedavg", work)
-    assert distance(v1, fedavg) < EXACT
-
-
 def test_i3_one_full_batch_step_a_round_is_gradient_descent_on_the_weighted_loss():
     samples = [12, 8, 4]
     work = task(samples, batch_size=12)
     method, *_ = simulate("splitfed_v1", work, rounds=4)
-    (whole,) = work.split()
-    net = work.network.build(work.network.input_shape, work.network.n_labels).double()
-    net.load_state_dict(dict(whole.weights.named_tensors()))
+    net = unsplit(work)
     for number in range(1, 5):
         net.zero_grad()
         for client, share in enumerate(work.shares(range(3))):
@@ -131,12 +104,7 @@ def test_v1_averaging_more_often_is_what_a_hand_written_loop_does(every, epochs)
     """Part-2 of all active clients is their weighted mean after every stretch; clients of different sizes."""
     work = task(samples=[12, 8], local_epochs=epochs)
     method, *_ = simulate("splitfed_v1", work, rounds=1, options={"server_agg_every": every})
-    nets = []
-    for _ in range(2):
-        (whole,) = work.split()
-        net = work.network.build(work.network.input_shape, work.network.n_labels).double()
-        net.load_state_dict(dict(whole.weights.named_tensors()))
-        nets.append(net)
+    nets = [unsplit(work) for _ in range(2)]
     stretches = [
         list(work.data.epochs(c, 1)) if every == "epoch" else [[b] for b in work.data.batches(c, 1)] for c in range(2)
     ]

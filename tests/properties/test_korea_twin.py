@@ -7,7 +7,7 @@ from math import ceil, inf
 import numpy as np
 import pytest
 import torch
-from small_world import batch_norm_net, distance, fleet, mlp, simulate, task, tensors
+from small_world import batch_norm_net, fleet, mlp, task, tensors, unsplit
 from torch import nn
 
 from sfl_sim.methods import METHODS
@@ -53,9 +53,7 @@ class Twin:
                  assistants="unselected", alpha=0.1, decay=0.5):  # fmt: skip
         self.work, self.rule, self.refreshes, self.is_joint = work, proportion, refresh_features, joint_forward
         self.proportion, self.assistants, self.alpha, self.decay = p0, assistants, alpha, decay
-        (whole,) = work.split()
-        net = work.network.build(work.network.input_shape, work.network.n_labels).double()
-        net.load_state_dict(dict(whole.weights.named_tensors()), strict=False)
+        net = unsplit(work)
         cut = work.cuts[0]
         self.branches = [
             Branch(deepcopy(net[:cut]), deepcopy(net[cut:]), np.zeros(work.network.n_labels)) for _ in range(n_branches)
@@ -188,10 +186,3 @@ def test_rows_of_assistants_are_spread_over_epochs_of_unequal_length(refresh):
     work = replace(work, data=replace(work.data, rest="carry"))
     options = {"proportion": "fixed", "p0": 0.9, "refresh_features": refresh}
     assert_equal_learning(work, options)
-
-
-@pytest.mark.parametrize("build", [mlp, batch_norm_net])
-def test_i13_pulled_all_the_way_and_without_replay_it_is_v1_with_uniform_weights(build):
-    work = task([13, 4, 8], build=build, momentum=0.5, local_epochs=2, uniform_weights=True)
-    korea = simulate("korea", work, 3, options={"alpha": 1e9, "proportion": "off"})[0]
-    assert distance(korea, simulate("splitfed_v1", work, 3)[0]) < 1e-7

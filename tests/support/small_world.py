@@ -10,11 +10,24 @@ from sfl_sim import testing
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS, MethodOptions
 from sfl_sim.sim.orders import ORDERS
-from sfl_sim.testing import CPU, N_LABELS, World, batch_norm_net, cases_of, distance, fleet, images, mlp, task, tensors
+from sfl_sim.testing import (
+    CPU,
+    N_LABELS,
+    World,
+    batch_norm_net,
+    cases_of,
+    distance,
+    fleet,
+    images,
+    mlp,
+    task,
+    tensors,
+    unsplit,
+)  # fmt: skip
 
 __all__ = [
     "ANY_CUT", "CASES", "CPU", "N_LABELS", "attention_net", "batch_norm_net", "distance", "fleet", "images",
-    "mlp", "simulate", "takes", "task", "tensors", "usual_options", "worlds",
+    "mlp", "simulate", "takes", "task", "tensors", "unsplit", "usual_options", "worlds",
 ]  # fmt: skip
 
 CASES = [case for kind in METHODS.values() for case in cases_of(kind)]

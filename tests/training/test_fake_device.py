@@ -102,22 +102,11 @@ def train(changes):
     assert only.row["round"] == 1
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_stays_on_its_device_and_waits_for_nothing(name):
-    train({"method": name})
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "nag", "adam", "adamw"])
-def test_so_do_optimisers(optimizer):
-    train({"method": "splitfed_v1", "train": SMALL["train"] | {"optimizer": optimizer}})
-
-
-@pytest.mark.parametrize("codec", [name for name in CODECS if name not in WAITING])
-def test_so_do_codecs(codec):
-    train({"method": "splitfed_v2", "wire": {"up": codec}})
-
-
+TEXT = {"name": "synthetic", "shape": [12], "n_labels": 20, "samples": 64, "test_samples": 8}
 SETTINGS = {
+    **{name: {"method": name} for name in METHODS},
+    **{name: {"train": SMALL["train"] | {"optimizer": name}} for name in ("sgd", "nag", "adam", "adamw")},
+    **{name: {"method": "splitfed_v2", "wire": {"up": name}} for name in CODECS if name not in WAITING},
     "snapshots": {"method": "splitfed_v2", "report": {"snapshots": {"rounds": [1], "every": 2}}},
     "dependence": {"report": {"leakage": {"samples": 10, "epochs": 1, "attacks": ["dependence"]}}},
     "attacks on labels": {"report": {"leakage": {"samples": 10, "epochs": 1, "attacks": ["labels"]}}},
@@ -127,18 +116,14 @@ SETTINGS = {
     "few graphs": {"train": SMALL["train"] | {"max_graphs": 1}},
     "updates left out": {"train": SMALL["train"] | {"on_nan": "skip"}},
     "coded updates": {"wire": {"update": "int8", "error_feedback": True}},
-}
+    "adapters": {"method": "splitfed_v2", "model": {"name": "gpt_small", "cut": 2}, "data": TEXT,
+                 "lora": {"rank": 2, "targets": ["q", "v"]}},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_so_do_measures_and_defences(settings):
+def test_methods_optimisers_codecs_and_measures_stay_on_their_device_and_wait_for_nothing(settings):
     train({"method": "splitfed_v1"} | settings)
-
-
-def test_so_do_adapters():
-    text = {"name": "synthetic", "shape": [12], "n_labels": 20, "samples": 64, "test_samples": 8}
-    train({"method": "splitfed_v2", "model": {"name": "gpt_small", "cut": 2}, "data": text,
-           "lora": {"rank": 2, "targets": ["q", "v"]}})  # fmt: skip
 
 
 @pytest.mark.parametrize("codec", WAITING)

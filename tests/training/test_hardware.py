@@ -26,14 +26,14 @@ def test_auto_is_a_gpu_if_there_is_one():
 def test_an_unknown_device_is_one_short_line(name):
     with pytest.raises(ScenarioError) as error:
         pick_device(name)
-    expected = f"--device: there is no such device (found '{name}'; allowed: auto, cpu, cuda)"
-    assert str(error.value) == expected
+    assert (error.value.key, error.value.found, error.value.allowed) == ("--device", name, "auto, cpu, cuda")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_missing_says_what_is_missing():
-    with pytest.raises(ScenarioError, match=r"^--device: cannot be used: \S.*found 'cuda'; allowed: auto, cpu, cuda"):
+    with pytest.raises(ScenarioError, match=r"cannot be used: \S") as error:
         pick_device("cuda")
+    assert (error.value.key, error.value.found) == ("--device", "cuda")
 
 
 def page_faults_of_large_blocks():
@@ -64,40 +64,32 @@ def net(name):
     return network(MODELS[name], (1, 28, 28) if name in ("lenet5", "cnn8") else (3, 32, 32), 10)
 
 
+def refused(name, network, batch_size=64):
+    with pytest.raises(ScenarioError) as error:
+        check_precision(name, CPU, network, batch_size)
+    assert (error.value.key, error.value.found) == ("train.precision", name)
+    return error.value.problem
+
+
 @pytest.mark.parametrize("name", ["cnn8", "vgg11_bn"])
 def test_bf16_is_for_large_dense_convolutions(name, with_bf16):
     check_precision("bf16", CPU, net(name), batch_size=64)
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("mobilenet_v1", "3% of the MACs of mobilenet_v1 are depthwise"),
-        ("mobilenet_v2", "7% of the MACs of mobilenet_v2 are depthwise"),
-        ("lenet5", r"a mini-batch of 26.7 million MACs is so small"),
-    ],
-)
-def test_bf16_is_refused_where_it_is_known_to_lose(name, reason, with_bf16):
-    with pytest.raises(ScenarioError, match=rf"^train\.precision: {reason}.*found 'bf16'"):
-        check_precision("bf16", CPU, net(name), batch_size=64)
+@pytest.mark.parametrize(("name", "number"), [("mobilenet_v1", "3%"), ("mobilenet_v2", "7%"), ("lenet5", "26.7")])
+def test_bf16_is_refused_where_it_is_known_to_lose(name, number, with_bf16):
+    assert number in refused("bf16", net(name))
 
 
 def test_bf16_is_refused_with_adapters_which_it_would_round_away(with_bf16):
-    adapted = network(MODELS["cnn8"], (3, 32, 32), 10, lora=Lora(targets=("conv1",)))
-    with pytest.raises(ScenarioError, match=r"^train\.precision: bfloat16 has three digits"):
-        check_precision("bf16", CPU, adapted, batch_size=64)
+    assert "adapters" in refused("bf16", network(MODELS["cnn8"], (3, 32, 32), 10, lora=Lora(targets=("conv1",))))
 
 
-def test_bf16_is_refused_without_instructions_for_it(monkeypatch):
+def test_bf16_is_refused_without_instructions_for_it_and_tf32_on_a_cpu(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    with pytest.raises(ScenarioError, match="this processor has no bfloat16 instructions"):
-        check_precision("bf16", CPU, net("cnn8"), batch_size=64)
-
-
-def test_tf32_is_refused_on_a_cpu():
-    with pytest.raises(ScenarioError, match="TensorFloat32 is a format of NVIDIA's GPUs, and steps run on cpu"):
-        check_precision("tf32", CPU, net("cnn8"), batch_size=64)
+    assert "AVX512_BF16" in refused("bf16", net("cnn8"))
+    assert "cpu" in refused("tf32", net("cnn8"))
 
 
 def test_float32_means_float32_on_a_gpu_too():
