@@ -28,18 +28,12 @@ ROOT = DOCS.parent
 UNITS = {"macs_per_s": "MAC/s", "rate_per_s": "1/s", "_bps": "bit/s", "_s": "s", "_h": "h", "_w": "W"}
 """Units by the end of a key's name; the first that fits."""
 EXAMPLES = {
-    "serving": {"requests": 5000},
     "model.path": "my_gpt2",
     "clients.choice.kind": "oort",
     "model.init.seed": 1,
-    "data.path": "my_images",
     "data.image_size": 32,
     "data.superclasses": True,
-    "data.samples_per_owner": 2000,
     "data.separation": 5,
-    "clients.compute.macs_per_s": 2e9,
-    "clients.network.uplink_bps": 5e6,
-    "clients.network.downlink_bps": [5e6, 1e7],
     "clients.network.shared.file": "edges.csv",
     "clients.network.shared.capacity_bps.up": 2e6,
     "clients.network.shared.capacity_bps.down": 1e7,
