@@ -77,6 +77,17 @@ def test_no_seed_tells_two_methods_apart_that_take_turns(tmp_path):
     assert (first.facts["first"], first.facts["ahead"], first.facts["seeds"]) == (["quick"], 2, 3)
 
 
+def test_tables_are_headed_by_these_words(folder):
+    shown = [table for panel in benchmark.panels(benchmark.load_compared(folder)) for table in panel.tables]
+    assert [list(table.titles) for table in shown] == [
+        ["Variant", "Accuracy", "Rank", "Time to target", "Rank", "Bytes to target", "Rank", "Energy to target",
+         "Rounds to target", "Client memory", "In half the time", "With half the bytes", "PG (points)", "BW (points)",
+         "All rounds", "Sent up", "Sent down", "Server memory", "Learning rate"],
+        ["Variant", "The scenario's links", "wifi"],
+        ["Variant", "What it is like"],
+    ]  # fmt: skip
+
+
 def test_a_method_that_misses_the_target_says_so_and_is_no_candidate(folder):
     found = benchmark.load_compared(folder)
     shown = benchmark.table(found, benchmark.columns(found))

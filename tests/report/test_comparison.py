@@ -167,7 +167,11 @@ def test_machines_are_told_apart_from_settings() -> None:
     assert "<code>device</code>" in found.machine_in_words
 
 
-def test_the_page_warns_only_where_there_is_something_to_warn_about(small_folder: Path, tmp_path: Path) -> None:
+def test_the_page_warns_only_where_there_is_something_to_warn_about(
+    small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sfl_sim.report.pages.run.SECTIONS", {})
+
     def page(*changes: dict[str, str]) -> str:
         folders = [small_folder]
         for number, change in enumerate(changes):

@@ -19,19 +19,23 @@ from sfl_sim.report.load import load
 from sfl_sim.report.pages.knowledge import (
     MATRICES,
     REST,
+    ExitAnswers,
     accuracy_by_offload,
     accuracy_by_rho,
+    exit_panels,
     exits,
     exits_table,
+    film_panels,
     mapped,
+    representation_panels,
     round_film,
     round_films,
     scatter,
     silhouette,
 )
-from sfl_sim.report.pages.run import panels
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import plotly.graph_objects as go
@@ -76,13 +80,17 @@ def exiting(exiting_folder: Path) -> Frames:
     return merge([load(exiting_folder)])
 
 
+@pytest.fixture(scope="module")
+def known(exiting: Frames) -> list[ExitAnswers]:
+    return exits(exiting)
+
+
 def test_the_sections_are_there_where_devices_have_exits_and_samples_were_mapped(
     frames: Frames, exiting: Frames
 ) -> None:
-    ours = {"Early exits", "Inputs of the last layer"}
-
-    assert ours <= {panel.title for panel in panels(exiting)}
-    assert not ours & {panel.title for panel in panels(frames)}
+    for section in (exit_panels, representation_panels):
+        assert len(section(exiting)) == 1
+        assert section(frames) == []
 
 
 def test_answers_of_servers_alone_are_no_section(exiting: Frames) -> None:
@@ -90,21 +98,21 @@ def test_answers_of_servers_alone_are_no_section(exiting: Frames) -> None:
 
 
 def test_clients_that_were_asked_on_the_way_have_a_curve_of_these_rounds(exiting: Frames) -> None:
-    def drawn(asked: list[int]) -> dict[str, go.Figure]:
+    def drawings(asked: list[int]) -> dict[str, Callable[[], go.Figure]]:
         known = (exiting.rounds["variant"] == EXITING) & exiting.rounds["round"].isin(asked)
         rounds = exiting.rounds.assign(hybrid_accuracy=np.where(known, exiting.rounds["round"] / 10, np.nan))
-        (panel,) = (panel for panel in panels(replace(exiting, rounds=rounds)) if panel.title == "Early exits")
-        return dict(panel.figures)
+        (panel,) = exit_panels(replace(exiting, rounds=rounds))
+        return dict(panel.drawings)
 
     title = "Hybrid accuracy against simulated time"
-    assert title not in drawn([4])
-    curve = [trace for trace in drawn([2, 4])[title].data if trace.name]
+    assert title not in drawings([4])
+    curve = [trace for trace in drawings([2, 4])[title]().data if trace.name]
     assert [trace.name for trace in curve] == [EXITING]
     assert list(curve[0].y) == pytest.approx([20.0, 40.0])
 
 
-def test_the_table_tells_either_side_alone_and_both_together(exiting: Frames) -> None:
-    table = exits_table(exits(exiting))
+def test_the_table_tells_either_side_alone_and_both_together(known: list[ExitAnswers]) -> None:
+    table = exits_table(known)
     rows = read(table)
     row = rows[EXITING]
 
@@ -118,8 +126,8 @@ def test_the_table_tells_either_side_alone_and_both_together(exiting: Frames) ->
     assert best(table, "Offloaded") == []  # though it is the least
 
 
-def test_smaller_rho_ask_for_fewer_unseen_labels(exiting: Frames) -> None:
-    lines = {line.name: line for line in accuracy_by_rho(exits(exiting)).select_traces({"fill": None})}
+def test_smaller_rho_ask_for_fewer_unseen_labels(known: list[ExitAnswers]) -> None:
+    lines = {line.name: line for line in accuracy_by_rho(known).select_traces({"fill": None})}
 
     asked = np.array([0, 6, 12, 18, 24])
     assert lines[HEADLESS].x == pytest.approx([0, 0.2, 0.4, 0.6, 0.8])
@@ -132,13 +140,13 @@ def test_test_sets_of_another_kind_have_no_rho(exiting: Frames) -> None:
     other = replace(exiting, summary=exiting.summary.assign(rho=np.nan))
 
     assert not accuracy_by_rho(exits(other)).data
-    (panel,) = (panel for panel in panels(other) if panel.title == "Early exits")
+    (panel,) = exit_panels(other)
     assert [heading for heading, _ in panel.figures] == ["Accuracy against offloading"]
     assert "ρ" not in panel.caption
 
 
-def test_offloading_goes_from_the_devices_alone_to_the_server_alone(exiting: Frames) -> None:
-    traces = list(accuracy_by_offload(exits(exiting)).select_traces({"fill": None}))
+def test_offloading_goes_from_the_devices_alone_to_the_server_alone(known: list[ExitAnswers]) -> None:
+    traces = list(accuracy_by_offload(known).select_traces({"fill": None}))
     line = next(trace for trace in traces if trace.name == EXITING)
     stars = [trace for trace in traces if trace.marker.symbol == "star" and trace.x[0] is not None]
 
@@ -236,11 +244,10 @@ def test_matrices_are_those_of_evenly_chosen_looks_from_the_first_to_the_last(lo
 
 
 def test_there_is_a_figure_for_each_round_and_none_without_snapshots(frames: Frames, looked_into: Frames) -> None:
-    title = "What the model knows during a round"
-    (panel,) = (panel for panel in panels(looked_into) if panel.title == title)
+    (panel,) = film_panels(looked_into)
 
     assert [heading.split(", ")[-1] for heading, _ in panel.figures] == ["round 3", "round 7"]
-    assert title not in [panel.title for panel in panels(frames)]
+    assert film_panels(frames) == []
 
 
 def test_a_label_without_test_samples_stays_blank(looked_into: Frames) -> None:

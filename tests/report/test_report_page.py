@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 import inspect
 import re
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pytest
+from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 from read_table import read
 from synthetic_run import ARRIVAL, CYCLIC, HYDRA, FramesOf, Setting, World, retold, write_run
@@ -102,6 +104,20 @@ def test_every_section_stands_in_its_place(page: Page, frames: Frames) -> None:
     assert page.titles == ["Results", *expected(), *after]
     assert expected()[0] == TARGET
     assert expected()[-1] == "The fleet"
+
+
+def test_tables_are_headed_by_these_words(page: Page) -> None:
+    titles = re.findall('<th scope="col">(.*?)</th>', page.source)
+    assert [html.unescape(title) for title in titles] == [
+        "Variant", "Time to target", "Accuracy", "Performance gap (points)", "Backward transfer (points)",
+        "Simulated time", "Sent up", "Sent down",
+        "Variant", "Accuracy", "Performance gap (points)",
+        "Variant", "Time to target", "Speed-up in time", "Rounds to target", "Speed-up in rounds", "Bytes to target",
+        "Best accuracy",
+        "Variant", "Device", "Uplink", "Server", "Downlink", "Aggregation", "Most on it", "Median slack", "Most slack",
+        "Variant", "Seed", "Timeline", "Weights",
+        "Key", "Value",
+    ]  # fmt: skip
 
 
 def test_details_are_folded_below_where_the_time_goes(page: Page) -> None:
@@ -283,7 +299,8 @@ def test_settings_and_digests_are_there(page: Page) -> None:
 
 def test_names_are_text_and_never_markup(tmp_path: Path, small: World) -> None:
     evil = Setting("<b>bold</b> & <script>alert(1)</script>", "<i>m</i>", "fcfs", 0.8, 0.1)
-    folder = write_run(tmp_path / "run", replace(small, name="<u>run</u>", variants=(evil,), status="<s>failed</s>"))
+    tiny = replace(small, name="<u>run</u>", variants=(evil,), clients=1, rounds=1, status="<s>failed</s>")
+    folder = write_run(tmp_path / "run", tiny)
     labels = pd.read_parquet(folder / "labels.parquet")
     labels.assign(label_name="<em>" + labels["label_name"]).to_parquet(folder / "labels.parquet")
 
@@ -295,14 +312,14 @@ def test_names_are_text_and_never_markup(tmp_path: Path, small: World) -> None:
     assert not re.search("<script>alert|<b>bold|<em>", figures)
 
 
-def test_no_two_of_21_variants_look_alike(tmp_path: Path) -> None:
-    variants = tuple(Setting(f"variant {i}", "splitfed_v2", "fcfs", 0.8, 0.1) for i in range(21))
-    world = World(variants=variants, clients=1, rounds=1, batches=1, seeds=(0,))
-    found = merge([load(write_run(tmp_path / "run", world))]).variants
-
-    assert len({variant.html.replace(variant.label, "") for variant in found}) == 21
-    assert len({(variant.colour, variant.symbol) for variant in found}) == 21
-    assert len({(variant.colour, variant.dash) for variant in found}) == 21
+def test_no_two_of_21_variants_look_alike_and_no_more_are_drawn(eight: Frames, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = [style.Named(Markup("variant"), **style.look(i)) for i in range(21)]
+    assert len({variant.html for variant in named}) == style.MAX_LOOKS == 21
+    assert len({(variant.colour, variant.symbol) for variant in named}) == 21
+    assert len({(variant.colour, variant.dash) for variant in named}) == 21
+    for looks, drawn in ((9, 8), (8, 8), (7, 7)):
+        monkeypatch.setattr("sfl_sim.report.style.MAX_LOOKS", looks)
+        assert len(replace(eight).drawn.variants) == drawn
 
 
 def test_a_variant_has_the_mark_of_its_heading_in_the_frontiers_legend_too(eight: Frames) -> None:

@@ -1,6 +1,7 @@
 """A scenario on real processes of this machine, and what is made of the run."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -83,7 +84,11 @@ def test_simulated_with_its_rates_and_in_its_sequence_the_weights_are_equal(run,
     assert digests[0] == digests[1]
     page = write_live(simulated, run, tmp_path / "page.html", recorded).read_text()
     assert "are equal to the bit" in page
-    assert "nothing on real devices and radios" in page
+    beside = ["Measured", "Simulated", "Ratio", "Waited, measured", "Waited, simulated", "Number"]
+    assert re.findall('<th scope="col">(.*?)</th>', page) == [
+        *["Round", *beside[:3], "Jobs at the same place"], *["Operation", *beside], *["Client, place", *beside],
+        *["Message", "Priced", "Moved", "Framing"], *["Node", "Clock", "Stretched", "Note"],
+    ]  # fmt: skip
 
 
 def test_a_calibrated_scenario_takes_what_was_measured(run, tmp_path):

@@ -52,6 +52,13 @@ def test_a_sweep_over_rates_with_rules_has_every_section(folder: Path, page: str
     assert page.count('class="plotly-graph-div"') == sum(every.values())
 
 
+def test_tables_are_headed_by_these_words(folder: Path) -> None:
+    numbers = ["p50", "p95", "p99", "Accuracy", "Offloaded"]
+    rates = ["Variant", "Requests/s", *numbers, "Answers/s", "Server busy"]
+    shown = results(load_serving(folder))
+    assert [list(table.titles) for table in shown] == [rates, rates, ["Variant", "Requests", *numbers]]
+
+
 def test_the_page_is_whole_without_the_network_and_names_are_no_tags(page: str) -> None:
     body = page[page.index("<body>") :]
     assert "http" not in body.replace("http://www.w3.org", "")

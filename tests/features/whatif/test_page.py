@@ -171,6 +171,15 @@ def test_the_table_has_the_best_cut_of_every_bandwidth(shown: dict[str, Panel]) 
     assert [said(heading.below) for heading, *_ in table.rows] == ["", "", "the scenario’s own", "", ""]
 
 
+def test_tables_are_headed_by_these_words(shown: dict[str, Panel]) -> None:
+    trained = ["Cut", "A round", "Accuracy reached", "Rounds to target", "Time to target", "Valid"]
+    assert [list(map(said, table.titles)) for panel in shown.values() for table in panel.tables] == [
+        ["Bandwidth", "Best cut", "A round", "2 pw1 instead", "Device", "Uplink", "Queue", "Server", "Downlink",
+         "Waiting", "Aggregation", "Client memory", "Client energy"],
+        trained, trained,
+    ]  # fmt: skip
+
+
 def test_what_cannot_be_taken_over_must_be_trained(shown: dict[str, Panel]) -> None:
     own, elsewhere = shown["Configurations that were trained"].tables
     for table, bandwidths in ((own, 1), (elsewhere, 4)):
