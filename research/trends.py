@@ -47,8 +47,8 @@ from scipy.stats import binom, t
 from sfl_sim.errors import NonFiniteError
 from sfl_sim.report.results import TO_TARGET
 from sfl_sim.scenario.concerns import NOT_LEARNED, differences
+from sfl_sim.scenario.files import scenario_file, scenario_names
 from sfl_sim.scenario.load import load
-from sfl_sim.scenario.shipped import scenario_file, scenario_names
 
 ALPHA = 0.05
 """Chance that the verdict on a claim is wrong, at most: half of it for each side."""

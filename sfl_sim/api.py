@@ -30,11 +30,11 @@ from sfl_sim.report.load import load as load_run
 from sfl_sim.report.results import results_table
 from sfl_sim.runs.news import Notify, silent
 from sfl_sim.runs.trial import Settings
+from sfl_sim.scenario.files import scenario_file
 from sfl_sim.scenario.load import Overrides, Study, parse, read_overrides
 from sfl_sim.scenario.load import load as load_scenario
 from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.scenario.shipped import scenario_file
 from sfl_sim.scenario.vary import axis
 from sfl_sim.store import check_unchanged, models_of
 from sfl_sim.store.reading import file_of, read_entries, read_table

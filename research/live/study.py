@@ -21,8 +21,8 @@ from sfl_sim.features.live.study import simulate
 from sfl_sim.metrics.agreement import FIRST
 from sfl_sim.runs.news import silent
 from sfl_sim.runs.trial import Settings
+from sfl_sim.scenario.files import scenario_file
 from sfl_sim.scenario.load import Study, dump_study, extended, load
-from sfl_sim.scenario.shipped import scenario_file
 from sfl_sim.studies.train import run_study
 
 SCENARIOS = "live/digits", "live/fashion"

@@ -24,7 +24,7 @@ from research.trends import (
     told,
     verdict,
 )
-from sfl_sim.scenario.shipped import scenario_file
+from sfl_sim.scenario.files import scenario_file
 
 NEVER = np.inf
 

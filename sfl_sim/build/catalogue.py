@@ -17,11 +17,11 @@ from typing import Any
 from sfl_sim.build.code_version import described
 from sfl_sim.errors import ScenarioError
 from sfl_sim.installed import KINDS, installed, is_of_library
+from sfl_sim.scenario.files import scenario_names
 from sfl_sim.scenario.load import Study
 from sfl_sim.scenario.optional_sections import SHORT
 from sfl_sim.scenario.schema import Schema
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.scenario.shipped import scenario_names
 from sfl_sim.system.cost import MACS
 from sfl_sim.system.network import trace_names
 from sfl_sim.system.profiles import available, find

@@ -13,8 +13,7 @@ from sfl_sim.build.checks import check_targets
 from sfl_sim.build.method import build_method
 from sfl_sim.build.registry import find_model, named
 from sfl_sim.data.dataset import with_std
-from sfl_sim.data.known import FOR_TIMING, KNOWN
-from sfl_sim.data.loading import Dataset, load
+from sfl_sim.data.loading import FOR_TIMING, KNOWN, Dataset, load
 from sfl_sim.data.own import as_dataset, read_indices
 from sfl_sim.data.partition import check_clients, check_none_empty, cyclic_clients, label_counts, label_order, partition
 from sfl_sim.data.samples import Samples
@@ -102,7 +101,7 @@ def forget() -> None:
 def deal_data(scenario: Scenario, *, pixels: bool = True) -> tuple[Dataset, list[Ints]]:
     """Give the data set, and each client's training samples by the scenario's partition; a client may get none.
 
-    Without `pixels`, a published set that is not on this machine has black images (`sfl_sim.data.known`), and so has
+    Without `pixels`, a published set that is not on this machine has black images (`sfl_sim.data.loading`), and so has
     `synthetic`.
     """
     dataset = dataset_of(scenario.data, pixels=pixels)

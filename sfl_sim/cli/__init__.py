@@ -28,9 +28,9 @@ from sfl_sim.features.devices.command import devices
 from sfl_sim.features.live.command import compare, live
 from sfl_sim.features.serve.command import serve
 from sfl_sim.features.whatif.command import whatif
+from sfl_sim.scenario.files import scenario_file
 from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.scenario.problems import keys_named
-from sfl_sim.scenario.shipped import scenario_file
 
 COMMANDS = (run, check, report, whatif, advise, reprice, benchmark, privacy, serve, compare, landscape)
 GROUPS = (live, devices, lists)

@@ -202,7 +202,7 @@ def keys() -> None:
 
     Example: sfl-sim list keys > mine.yaml
     """
-    from sfl_sim.scenario.template import template
+    from sfl_sim.scenario.schema import template
 
     typer.echo(template(), nl=False)
 

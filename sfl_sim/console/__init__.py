@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from sfl_sim.errors import ScenarioError, in_one_line, in_short
-from sfl_sim.scenario.shipped import scenario_file
+from sfl_sim.scenario.files import scenario_file
 
 if TYPE_CHECKING:
     from sfl_sim.runs.news import Notify

@@ -1,4 +1,4 @@
-"""Data sets: labelled samples in memory, with the owner of each sample where it is known."""
+"""Data sets: labelled samples in memory, with their owners where these are known, and groups of what has no label."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sfl_sim.data.targets import goal_of, groups
 from sfl_sim.errors import ScenarioError
-from sfl_sim.goals import Goal
+from sfl_sim.goals import NO_LABEL, Goal
 from sfl_sim.rng import stream
 
 if TYPE_CHECKING:
@@ -25,6 +24,9 @@ MAX_BYTE = 255
 
 TEST_SHARE = 0.2
 """Share of the samples that become test samples if a data set comes without a split."""
+
+QUANTILES = 10
+"""Groups of equally many training samples that stand for labels where numbers are predicted."""
 
 XY = tuple[NDArray[np.uint8], NDArray[np.int64]]
 """Samples (n, ...) and labels (n,) of one owner."""
@@ -49,7 +51,7 @@ class Dataset:
         token_names: name of each token, if the next token is predicted at every position; otherwise empty. With names,
             x (N, T + 1) has one token more than a network reads, and the label of a sample is its owner.
         targets_train, targets_test: what is to be predicted of each sample other than its label (N, ...), as `Goal`
-            says; None if it is the label, or tokens. A sample's label is then its group (`data.targets.groups`).
+            says; None if it is the label, or tokens. A sample's label is then its group (`groups`).
         target_names: names of what these targets hold: numbers, or labels of sets and masks.
     """
 
@@ -106,7 +108,7 @@ class Dataset:
                 continue  # as data sets of labels were told apart before there were other targets
             if isinstance(value, torch.Tensor):
                 digest.update(repr((field.name, value.dtype, value.shape)).encode())
-                # a tensor of `known` repeats one number: the number and the shape say all
+                # a tensor of `without_pixels` repeats one number: the number and the shape say all
                 digest.update((value[:1] if value.stride(0) == 0 else value).contiguous().numpy().data)
             else:
                 digest.update(repr((field.name, value)).encode())
@@ -139,7 +141,7 @@ class Dataset:
 
         def part(x: Tensor, y: Tensor, owners: Tensor | None) -> tuple[Tensor, Tensor]:
             labels = owners if known and owners is not None else torch.zeros_like(y)
-            if x.stride(0) == 0:  # a tensor of `known`, which takes no memory
+            if x.stride(0) == 0:  # a tensor of `without_pixels`, which takes no memory
                 return x[:, :1].expand(-1, x.shape[1] + 1), labels
             kept = torch.int32 if max(tokens) > MAX_BYTE else x.dtype
             return torch.cat([x.to(kept), torch.tensor(tokens)[y][:, None].to(kept)], dim=1), labels
@@ -275,3 +277,48 @@ def _stratified(y: Tensor, n_samples: int, stream_name: str) -> Tensor:
     sorted_by_label = shuffled[y[shuffled].argsort(stable=True)]
     evenly_spaced = torch.arange(n_samples) * len(y) // n_samples
     return sorted_by_label[evenly_spaced].sort().values
+
+
+def goal_of(targets: Tensor) -> Goal:
+    """Return what targets (N, ...) other than labels ask for: their type and shape say so."""
+    if targets.is_floating_point():
+        return Goal.NUMBERS
+    return Goal.LABEL_SET if targets.ndim == 2 else Goal.PIXELS
+
+
+def groups(targets: Tensor, test_targets: Tensor, names: tuple[str, ...]) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """Group samples by their targets: the groups take the place of labels where clients differ by labels.
+
+    Numbers are grouped by the `QUANTILES` of the first of them among training samples. Sets of labels and masks are
+    grouped by the label that fewest training samples have, among those that the sample has.
+
+    Returns:
+        Groups of training samples (N,) and of test samples (M,), int64, and the groups' names.
+    """
+    if targets.is_floating_point():
+        return _by_quantile(targets[:, 0].double(), test_targets[:, 0].double())
+    held = [_held(part, len(names)) for part in (targets, test_targets)]
+    rarity = held[0].sum(dim=0).argsort(stable=True)  # the rarest label first
+    place = [part[:, rarity].int().argmax(dim=1) for part in held]
+    chosen = [rarity[at].masked_fill(~part.any(dim=1), len(names)) for part, at in zip(held, place, strict=True)]
+    occurring, numbers = torch.unique(torch.cat(chosen), return_inverse=True)
+    told = (*names, "none")
+    return numbers[: len(targets)], numbers[len(targets) :], tuple(told[int(group)] for group in occurring)
+
+
+def _by_quantile(first: Tensor, of_tests: Tensor) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """Group numbers (N,) by quantiles of the training samples'; equal ones are in one group."""
+    edges = torch.from_numpy(np.unique(np.quantile(first.numpy(), np.linspace(0, 1, QUANTILES + 1)[1:-1])))
+    edges = edges[edges < first.max()]
+    names = [f"up to {edge:.4g}" for edge in edges.tolist()]
+    names.append(f"above {float(edges[-1]):.4g}" if names else "all")
+    return torch.bucketize(first, edges), torch.bucketize(of_tests, edges), tuple(names)
+
+
+def _held(targets: Tensor, n_labels: int) -> Tensor:
+    """Mark the labels (N, L) that occur in sets (N, L) or masks (N, H, W)."""
+    if targets.ndim == 2:
+        return targets.bool()
+    held = torch.zeros(len(targets), NO_LABEL + 1, dtype=torch.bool)
+    held.scatter_(1, targets.flatten(1).long(), value=True)
+    return held[:, :n_labels]

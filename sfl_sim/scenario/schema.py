@@ -1,17 +1,27 @@
-"""The JSON Schema of a scenario file: editors complete and check by it, and errors say what it allows."""
+"""Every key of a scenario: as the JSON Schema by which editors check and errors say what is allowed, and as a file."""
 
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
+from sfl_sim.scenario import yaml_text
 from sfl_sim.scenario.sections import MethodSection, Scenario
 from sfl_sim.scenario.serving import Poisson
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 Schema = dict[str, Any]
+WIDTH = 118
+HEAD = """\
+# Every key of a scenario, with its default. Leave out what you do not change; keys that are commented out are empty.
+# Run it: sfl-sim FILE    Compare variants: give several values to keys in the grid below.
+# grid: {method.name: [splitfed_v1, splitfed_v2], train.lr: [0.05, 0.1]}
+"""
 
 
 def json_schema(
@@ -36,6 +46,11 @@ def json_schema(
     for method, options in (method_options or {}).items():
         _add_options(schema, method, options)
     return schema
+
+
+def template() -> str:
+    """Return the text of a scenario file, which loads as the default scenario."""
+    return HEAD + "\n".join(_lines(Scenario(), "")) + "\n"
 
 
 def members(node: Schema, schema: Schema) -> list[Schema]:
@@ -74,3 +89,20 @@ def _add_options(schema: Schema, method: str, options: Schema) -> None:
         option["description"] = f"{method}: {option.get('description', key)}"
         others = properties.get(key)
         properties[key] = {"anyOf": [*others.get("anyOf", [others]), option]} if others else option
+
+
+def _lines(section: BaseModel, indent: str) -> Iterator[str]:
+    """Generate the lines of a section's keys, each after its description."""
+    for key, field in type(section).model_fields.items():
+        value = getattr(section, key)
+        if not indent:
+            yield ""
+        about = " ".join((field.description or "").split())
+        yield from textwrap.wrap(about, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
+        if isinstance(value, BaseModel):
+            yield f"{indent}{key}:"
+            yield from _lines(value, f"{indent}  ")
+        elif value is None:
+            yield f"{indent}# {key}:"
+        else:
+            yield f"{indent}{yaml_text.write({key: value}).rstrip()}"

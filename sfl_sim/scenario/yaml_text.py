@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import yaml
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.files import MAX_SCENARIO_BYTES, read_text
 from sfl_sim.scenario.source_locations import SourceLine, SourceLocations
-from sfl_sim.scenario.text_files import MAX_SCENARIO_BYTES, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

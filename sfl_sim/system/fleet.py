@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.ops import ServerNode
+from sfl_sim.ops import SERVER, ServerNode
 from sfl_sim.rng import stream
 from sfl_sim.scenario.optional_sections import Availability
 from sfl_sim.system.availability import draw_presence
@@ -21,8 +22,7 @@ from sfl_sim.system.links import LazySequence, Links
 from sfl_sim.system.network import draw_links
 from sfl_sim.system.power import Power, read_power
 from sfl_sim.system.presence import Presence
-from sfl_sim.system.profiles import FloatArray
-from sfl_sim.system.tiers import parents, read_reach_s
+from sfl_sim.system.profiles import FloatArray, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,11 +153,11 @@ def build_fleet(
     )
     if not servers:
         return fleet
-    above, tiers = parents(servers), {}
+    above, tiers = _parents(servers), {}
     for (name, tier), names in zip(servers.items(), _names(servers), strict=True):
         of_tier = _of_tier(fleet, name, tier, above[name], seed, macs_per_s, compute.cost)
         key = f"servers.{name}.reach_s"
-        reach_s = None if tier.reach_s is None else read_reach_s(tier.reach_s, n_clients, names, key)
+        reach_s = None if tier.reach_s is None else _read_reach_s(tier.reach_s, n_clients, names, key)
         tiers[name] = ServerTier(name, of_tier, above[name], reach_s)
     return replace(fleet, tiers=tiers)
 
@@ -226,6 +226,29 @@ def _of_tier(
         topology=topology,
         overhead=fleet.overhead if backbone is None else backbone.overhead,
     )
+
+
+def _parents(tiers: Mapping[str, sections.TierSection]) -> dict[str, list[ServerNode]]:
+    """Give, for every server of each tier, the server above: evenly many below each, in the order of their numbers."""
+    names, found = [*tiers], {}
+    for name, above in zip(names, [*names[1:], None], strict=True):
+        count = tiers[name].count
+        n_above = tiers[above].count if above else 1
+        found[name] = [ServerNode(above, 1 + k * n_above // count) if above else SERVER for k in range(count)]
+    return found
+
+
+def _read_reach_s(file: str, n_clients: int, names: Sequence[str], key: str) -> FloatArray:
+    """Read seconds between clients and servers: (clients, servers). Raises ScenarioError for an unusable file."""
+    table = read_table(Path(file), names, key)
+    if len(table.lines) != n_clients:
+        raise ScenarioError("needs a row for each client", key=key, found=len(table.lines), allowed=[n_clients])
+    columns = []
+    for name in names:
+        seconds = table.numbers(name)
+        table.require(name, seconds >= 0, "a number of 0 or above")
+        columns.append(seconds)
+    return np.stack(columns, axis=1)[table.by_client()]
 
 
 def _names(servers: Mapping[str, sections.TierSection]) -> list[list[str]]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.fields import LARGEST, SMALLEST
-from sfl_sim.scenario.text_files import MAX_TABLE_BYTES, read_text
+from sfl_sim.scenario.files import MAX_TABLE_BYTES, read_text
 
 FloatArray = npt.NDArray[np.float64]
 RatePerClient = float | Sequence[float] | str

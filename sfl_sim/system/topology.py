@@ -12,8 +12,8 @@ import networkx as nx
 import numpy as np
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.files import MAX_TABLE_BYTES, read_text
 from sfl_sim.scenario.optional_sections import Shared, UpAndDown
-from sfl_sim.scenario.text_files import MAX_TABLE_BYTES, read_text
 from sfl_sim.system.profiles import ProfileTable, read_table
 
 KEY = "clients.network.shared"

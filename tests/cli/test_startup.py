@@ -12,7 +12,7 @@ from sfl_sim.build.code_version import described
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
-from sfl_sim.scenario.template import template
+from sfl_sim.scenario.schema import template
 
 COMMANDS = """\
 import sys

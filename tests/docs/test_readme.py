@@ -10,8 +10,8 @@ import yaml
 
 import sfl_sim
 from sfl_sim.cli import main
+from sfl_sim.scenario.files import scenario_file, scenario_names
 from sfl_sim.scenario.load import load, parse
-from sfl_sim.scenario.shipped import scenario_file, scenario_names
 from sfl_sim.scenario.vary import read_axes, spread
 
 pytestmark = pytest.mark.usefixtures("without_pages")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.shipped import scenario_file
+from sfl_sim.scenario.files import scenario_file
 
 
 @pytest.mark.parametrize("name", ["", "nowhere/.."])
