@@ -165,6 +165,15 @@ def test_of_a_large_grid_as_much_is_drawn_as_can_be_told_apart(grid: Path) -> No
     assert named - {None} == {"lr=0", "lr=3"}
 
 
+@pytest.mark.parametrize(("n_looks", "n_drawn"), [(3, 3), (4, 4), (5, 4)])
+def test_as_many_variants_are_drawn_as_can_be_told_apart(
+    n_looks: int, n_drawn: int, grid: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sfl_sim.report.style.MAX_LOOKS", n_looks)
+    frames = merge([load(grid)])
+    assert len(replace(frames, summary=frames.summary.assign(reference=None)).drawn.variants) == n_drawn
+
+
 @pytest.mark.usefixtures("no_figures")
 def test_a_page_says_how_much_of_a_large_grid_is_drawn(grid: Path) -> None:
     page = Page(write_report([grid], grid / "report.html"))

@@ -13,8 +13,10 @@ import pandas as pd
 import yaml
 from stored import untold, write_table
 
+from sfl_sim.metrics.breakdown import breakdown, traffic
+from sfl_sim.metrics.scores import headline, way_to
 from sfl_sim.report.frames import Frames
-from sfl_sim.store.columns import BREAKDOWN, OP_COLUMNS
+from sfl_sim.store.columns import BREAKDOWN, OP_COLUMNS, OP_DTYPE
 from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:
@@ -222,56 +224,36 @@ def _labels(world: World, setting: Setting, clients: pd.DataFrame, place: np.nda
 
 def _rounds(world: World, ops: pd.DataFrame, labels: pd.DataFrame) -> pd.DataFrame:
     """One row per round: its times, where the average client's time went, its bytes and what was learned."""
-    by_round = ops.groupby("round")
-    rounds = pd.DataFrame({"started_s": by_round["requested_s"].min(), "ended_s": by_round["ended_s"].max()})
-    spent_s = ops.assign(spent_s=ops["ended_s"] - ops["started_s"]).pivot_table(
-        index="round", columns="node", values="spent_s", aggfunc="sum", observed=True
-    )
-    queue_s = (ops["started_s"] - ops["requested_s"]).groupby(ops["round"]).sum()
-    rounds["device_s"], rounds["uplink_s"] = spent_s["client"], spent_s["uplink"]
-    rounds["queue_s"], rounds["server_s"], rounds["downlink_s"] = queue_s, spent_s["server"], spent_s["downlink"]
-    parts = ["device_s", "uplink_s", "queue_s", "server_s", "downlink_s"]
-    rounds[parts] /= world.clients
-    rounds["aggregate_s"] = AGGREGATE_S
-    rounds["barrier_s"] = rounds["ended_s"] - rounds["started_s"] - AGGREGATE_S - rounds[parts].sum(axis="columns")
-    size_bytes = ops.pivot_table(index="round", columns="node", values="bytes", aggfunc="sum", observed=True)
-    rounds["bytes_up"], rounds["bytes_down"] = size_bytes["uplink"], size_bytes["downlink"]
-    rounds["participants"], rounds["assistants_s"], rounds["backbone_s"] = world.clients, 0.0, 0.0
+    rows = []
+    for number, of_round in ops.groupby("round"):
+        done = np.array(list(of_round.itertuples(index=False, name=None)), dtype=OP_DTYPE)
+        started_s, ended_s = done["requested_s"].min(), done["ended_s"].max()
+        spent_s = breakdown(done, range(world.clients), started_s, ended_s)
+        rows.append(
+            {"round": number, "started_s": started_s, "ended_s": ended_s, "participants": world.clients,
+             **traffic(done), **{f"{part}_s": seconds for part, seconds in spent_s.items()}}
+        )  # fmt: skip
+    rounds = pd.DataFrame(rows)
     rounds[["accuracy", "loss", "performance_gap"]] = None
     if world.trained:
         accuracy = labels.groupby("round")["accuracy"]
-        rounds["accuracy"], rounds["loss"] = accuracy.mean(), 2.3 * (1 - accuracy.mean())
-        rounds["performance_gap"] = accuracy.max() - accuracy.mean()
-    return rounds.reset_index()
+        rounds["accuracy"] = accuracy.mean().to_numpy()
+        rounds["loss"] = 2.3 * (1 - rounds["accuracy"])
+        rounds["performance_gap"] = accuracy.max().to_numpy() - rounds["accuracy"]
+    return rounds
 
 
 def _summary(
     world: World, setting: Setting, seed: int, rounds: pd.DataFrame, labels: pd.DataFrame
 ) -> dict[str, object]:
-    learned: dict[str, object] = dict.fromkeys(
-        ["accuracy", "performance_gap", "backward_transfer",
-         "best_accuracy", "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]
-    )  # fmt: skip
-    if world.trained:
-        learned["best_accuracy"] = float(rounds["accuracy"].max())
-        learned |= {column: float(rounds[column].iloc[-1]) for column in ("accuracy", "performance_gap")}
-        history = labels.pivot_table(index="round", columns="label", values="accuracy", aggfunc="first")
-        if len(history) > 1:
-            learned["backward_transfer"] = float((history.iloc[:-1].max() - history.iloc[-1]).mean())
-        reached = rounds[rounds["accuracy"] >= TARGET]
-        if len(reached):
-            first = reached.iloc[0]
-            until = rounds[rounds["round"] <= first["round"]]
-            learned["rounds_to_accuracy"], learned["time_to_accuracy_s"] = int(first["round"]), float(first["ended_s"])
-            learned["bytes_to_accuracy"] = int(until["bytes_up"].sum() + until["bytes_down"].sum())
     return {
         "name": setting.name,
         "method": setting.method,
         "seed": seed,
         "rounds": len(rounds),
         "simulated_s": rounds["ended_s"].iloc[-1],
-        **learned,
-        "target_accuracy": TARGET,
+        **headline(rounds, labels, last_rounds=1),
+        **way_to(TARGET, rounds),
         "reference": world.reference,
         "bytes_up": int(rounds["bytes_up"].sum()),
         "bytes_down": int(rounds["bytes_down"].sum()),
