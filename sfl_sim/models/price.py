@@ -314,7 +314,8 @@ class _OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             case _ if name in FOLDED:
                 pass
             case _:
-                if not self.counts.priced_by and (op.namespace != "aten" or name.startswith(UNPRICED)):
+                is_known = op.namespace == "aten" and (name == "linalg_vector_norm" or not name.startswith(UNPRICED))
+                if not (self.counts.priced_by or is_known):
                     self.counts.unknown |= {op._schema.name.removeprefix("aten::")}
                 self.counts.moved([leaf for leaf in tree_leaves((args, out)) if isinstance(leaf, Tensor)])
         return out
