@@ -23,8 +23,7 @@ from sfl_sim.methods import Method, MethodOptions
 from sfl_sim.models.zoo import is_weightless
 from sfl_sim.scenario.fields import conditional
 from sfl_sim.scenario.load import Study, Variant, value_of
-from sfl_sim.scenario.sections import MethodSection as MethodSection
-from sfl_sim.scenario.sections import Scenario, StationSection
+from sfl_sim.scenario.sections import MethodSection, Scenario, StationSection
 from sfl_sim.sim.orders import OF_RUNS, ORDERS
 
 NeedCheck = Callable[[type[Method], MethodOptions], bool]
@@ -135,13 +134,8 @@ def check_targets(scenario: Scenario, dataset: Dataset) -> None:
     if are_tokens and is_named and dataset.largest_token >= n_answers:
         problem = f"knows {n_answers} tokens, one for each label; the largest in the samples is {dataset.largest_token}"
         raise ScenarioError(problem, key="model.name", found=model.name)
-    wanted = {
-        "report.snapshots": scenario.report.snapshots,
-        "report.leakage": scenario.report.leakage,
-        "serving": scenario.serving,
-    }
-    for key, section in wanted.items():
-        if section is not None and dataset.goal is not Goal.LABEL:
+    for key in ("report.snapshots", "report.leakage", "serving"):
+        if attrgetter(key)(scenario) is not None and dataset.goal is not Goal.LABEL:
             if dataset.goal is Goal.TOKENS:
                 raise ScenarioError("needs one label for each sample (data.targets: last)", key=key)
             raise ScenarioError("needs one label for each sample", key=key, found=dataset.goal.value)

@@ -28,9 +28,7 @@ Ints = NDArray[np.int64]
 
 def build_executor(train: TrainSection, device: torch.device | None) -> Eager | Timing:
     """Build the executor; `device` is None in a timing-only run."""
-    if device is None:
-        return Timing()
-    return Eager(OnNan(train.on_nan == "skip"))
+    return Timing() if device is None else Eager(OnNan(train.on_nan == "skip"))
 
 
 def build_clock(
@@ -96,19 +94,19 @@ def _recorded_turns(server: StationSection, seed: int, key: str, node: str) -> d
     """
     if server.order not in OF_RUNS:
         return {}
-    found = server.recorded
-    if found is None:
+    run = server.recorded
+    if run is None:
         raise ScenarioError(f"is needed by order: {server.order}", key=key, allowed="the folder of a run")
     try:
         columns = ["variant", "seed", "round", "node", "client", "started_s", "macs"]
-        rows = pd.read_parquet(os.path.expanduser(found), columns=columns)
+        rows = pd.read_parquet(os.path.expanduser(run), columns=columns)
     except (OSError, ValueError) as error:
-        raise ScenarioError("holds no operations of a run", key=key, found=found) from error
+        raise ScenarioError("holds no operations of a run", key=key, found=run) from error
     rows = rows[(rows["seed"] == seed) & (rows["node"] == node) & (rows["client"] >= 0) & (rows["macs"] > 0)]
     if rows["variant"].nunique() != 1:
         several = ", ".join(rows["variant"].unique()) or "none"
         problem = f"needs one variant with jobs at the {node} and seed {seed}, has {several}"
-        raise ScenarioError(problem, key=key, found=found)
+        raise ScenarioError(problem, key=key, found=run)
     by_round = rows.sort_values("started_s", kind="stable").groupby("round")["client"]
     return {number: clients.tolist() for number, clients in by_round}  # type: ignore[misc]
 

@@ -88,11 +88,11 @@ def build_method(
 
 
 def _with_tiers(kind: type[Method], scenario: Scenario) -> type[Method]:
-    """Give the form of a method that a scenario's servers ask for. Raises ScenarioError if it has none."""
+    """Return the form of a method that a scenario's servers ask for. Raises ScenarioError if it has none."""
     if not scenario.servers:
         return kind
     if not kind.tiered:
-        able = [name for name, one in METHODS.items() if one.tiered]
+        able = [name for name, other in METHODS.items() if other.tiered]
         raise ScenarioError(f"{scenario.method.name} has one server", key="servers", allowed=f"with {', '.join(able)}")
     if scenario.clients.overcommit:
         problem = "cannot be given together with servers, each of which waits for clients of its own"
@@ -135,22 +135,15 @@ def _wire(scenario: Scenario, round_cuts: Sequence[int]) -> Wire:
     up, down, update = (find_codec(getattr(section, way), f"wire.{way}") for way in ("up", "down", "update"))
     if isinstance(down, Delta) or isinstance(update, Delta | SplitFC):
         way = "down" if isinstance(down, Delta) else "update"
-        raise ScenarioError(
-            "is a codec of smashed data alone", key=f"wire.{way}", found=getattr(section, way).kind, allowed="wire.up"
-        )
+        problem = "is a codec of smashed data alone"
+        raise ScenarioError(problem, key=f"wire.{way}", found=getattr(section, way).kind, allowed="wire.up")
     if isinstance(update, Int) and update.per == "channel":
-        raise ScenarioError(
-            "a model's layers have no channels in common", key="wire.update.per", found="channel", allowed=["tensor"]
-        )
-    if isinstance(up, Delta) and scenario.data.augment:
-        problem = "compares a sample with itself in an earlier round, and needs data.augment: false"
-        raise ScenarioError(problem, key="wire.up", found="delta")
-    if isinstance(up, Delta) and round_cuts:
-        problem = "compares a sample with itself in an earlier round, where model.cut was another"
-        raise ScenarioError(problem, key="wire.up", found="delta")
+        problem = "a model's layers have no channels in common"
+        raise ScenarioError(problem, key="wire.update.per", found="channel", allowed=["tensor"])
     privacy = scenario.privacy
-    if isinstance(up, Delta) and privacy.noise:
-        problem = "compares a sample with itself in an earlier round, where privacy.noise was another"
+    differing = {"data.augment": scenario.data.augment, "model.cut": round_cuts, "privacy.noise": privacy.noise}
+    for key in [key for key, differs in differing.items() if isinstance(up, Delta) and differs]:
+        problem = f"compares a sample with itself in an earlier round, from which {key} makes it differ"
         raise ScenarioError(problem, key="wire.up", found="delta")
     up, down = _noisy(privacy.noise, up), _noisy(privacy.gradient_noise, down)
     return Wire(
@@ -201,8 +194,8 @@ def _cuts(scenario: Scenario, net: Network, fleet: Fleet) -> tuple[list[int], li
 
 
 class SecondsPerSample:
-    """Estimated seconds per sample of each client: both passes of its part-1, and both directions of its links; without
-    a split, both passes of the whole network.
+    """Estimated seconds per sample of a client: both passes of its part-1, and both directions of its links; without a
+    split, both passes of the whole network.
 
     Links have their mean rates; latency, loading of samples, queues and jitter are left out.
 
@@ -220,7 +213,7 @@ class SecondsPerSample:
         self._fleet = fleet
 
     def __call__(self, c: int) -> float:
-        """Give the seconds per sample of client `c`."""
+        """Return the seconds per sample of client `c`."""
         self.asked = True
         batch_size, fleet = self._data.size(c), self._fleet
         part = self._part1(self._cuts[c] if self._cuts else self._whole)

@@ -22,7 +22,7 @@ from sfl_sim.models.lora import Lora, adapt
 from sfl_sim.models.network import Network
 from sfl_sim.models.zoo import is_weightless, network
 from sfl_sim.scenario.load import load
-from sfl_sim.scenario.sections import Init, ModelSection, Scenario, TrainSection
+from sfl_sim.scenario.sections import Init, ModelSection, Scenario
 from sfl_sim.store import check_unchanged, read_manifest
 from sfl_sim.training.hardware import PRECISIONS
 
@@ -42,7 +42,8 @@ def build_network(scenario: Scenario, dataset: Dataset, above: int = 0) -> Netwo
         problem = f"has an embedding of {net.n_tokens} tokens; the largest in the samples is {dataset.largest_token}"
         raise ScenarioError(problem, key="model", found=scenario.model.name or scenario.model.factory)
     label_bytes = None if targets is None else targets[0].nbytes
-    return net.with_settings(_forward_settings(scenario.train, label_bytes))
+    graphs = Graphs(scenario.train.max_graphs)
+    return net.with_settings(ForwardSettings(autocast=precision.autocast, graphs=graphs, label_bytes=label_bytes))
 
 
 def unpriced(network: Network) -> ScenarioError | None:
@@ -63,14 +64,6 @@ def _lora(scenario: Scenario, above: int) -> Lora | None:
         rank=section.rank, alpha=section.alpha, targets=tuple(section.targets), aggregate=section.aggregate,
         preinstalled=section.preinstalled, above=above,
     )  # fmt: skip
-
-
-def _forward_settings(train: TrainSection, label_bytes: int | None) -> ForwardSettings:
-    return ForwardSettings(
-        autocast=PRECISIONS[train.precision].autocast,
-        graphs=Graphs(train.max_graphs),
-        label_bytes=label_bytes,
-    )
 
 
 def check_can_train(model: ModelSection, device: torch.device | None) -> None:

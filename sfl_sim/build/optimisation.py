@@ -17,8 +17,7 @@ from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.goals import Goal
 from sfl_sim.models.losses import LOSSES, ByMean, Loss
 from sfl_sim.models.network import Network, by_speed
-from sfl_sim.scenario.sections import BySpeed, TrainSection
-from sfl_sim.scenario.sections import ScheduleSection as ScheduleSection
+from sfl_sim.scenario.sections import BySpeed, ScheduleSection, TrainSection
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.profiles import per_client, read_table
 from sfl_sim.training.optimisers import OPTIMISERS
@@ -33,21 +32,19 @@ def build_loss(train: TrainSection, dataset: Dataset, net: Network, device: torc
 
     Raises ScenarioError if the scenario's loss, or one of its options, does not fit the data.
     """
-    goal = dataset.goal
-    by_name = LOSSES[goal]
+    by_name = LOSSES[dataset.goal]
     name = train.loss or next(iter(by_name))
-    of_others = {each for losses in LOSSES.values() for each in losses} - set(by_name)
-    if name in of_others:
-        problem = f"does not predict {goal}, as the data ask"
+    is_ours = name in by_name
+    if not is_ours and any(name in losses for losses in LOSSES.values()):
+        problem = f"does not predict {dataset.goal}, as the data ask"
         raise ScenarioError(problem, key=KEY, found=name, allowed=list(by_name))
     function = named(name, by_name, KEY)
-    if name not in by_name and not callable(function):
+    if not callable(function):
         raise ScenarioError("is no function", key=KEY, found=name)
     options = _options(train, dataset, name, net.dtype, device)
-    if name not in by_name:
+    if not is_ours:
         _try(function, dataset, net)
-        return ByMean(function)
-    return ByMean(partial(function, **options)) if options else function
+    return ByMean(partial(function, **options)) if options or not is_ours else function
 
 
 def _options(
@@ -110,36 +107,32 @@ def _try(function: Any, dataset: Dataset, net: Network) -> None:
 def optimisation(train: TrainSection, fleet: Fleet) -> dict[str, Any]:
     """Return the fields of a `Task` that say how its nodes optimise. Raises ScenarioError for what cannot be used."""
     rates = _of_clients(train.lr, fleet, "train.lr")
-    own = train.server.model_dump(exclude_none=True) if train.server else {}
-    if "optimizer" in own:
-        own["optimizer"] = optimiser_kind(own["optimizer"], "train.server.optimizer")
-    if isinstance(rates, list) and "lr" not in own:
-        own["lr"] = None
-    if train.server is not None and not own:
+    of_server = train.server.model_dump(exclude_none=True) if train.server else {}
+    if "optimizer" in of_server:
+        of_server["optimizer"] = optimiser_kind(of_server["optimizer"], "train.server.optimizer")
+    if isinstance(rates, list):
+        of_server.setdefault("lr", None)
+    if train.server is not None and not of_server:
         raise ScenarioError("says nothing that is different", key="train.server", found={})
     return {
         "lr": rates[0] if isinstance(rates, list) else rates,
         "client_lr": rates if isinstance(rates, list) else (),
-        "lr_decay": train.lr_decay,
-        "lr_min": train.lr_min,
+        **{key: getattr(train, key) for key in ("lr_decay", "lr_min", "momentum", "weight_decay", "clip_norm")},
         "lr_schedule": _schedule(train.schedule, train.rounds) if train.schedule else None,
         "optimizer": optimiser_kind(train.optimizer, "train.optimizer"),
-        "momentum": train.momentum,
-        "weight_decay": train.weight_decay,
-        "clip_norm": train.clip_norm,
-        "server": own,
+        "server": of_server,
     }
 
 
 def counts_of_clients(value: int | str | list[int] | BySpeed, fleet: Fleet, key: str) -> CountPerClient:
     """Return a whole number for all clients, or one for each. Raises ScenarioError for others."""
-    found = _of_clients(value, fleet, key)
-    if not isinstance(found, list):
-        return int(found)
-    for number in found:
-        if number != int(number):
-            raise ScenarioError("must be a whole number", key=key, found=number)
-    return [int(number) for number in found]
+    counts = _of_clients(value, fleet, key)
+    if not isinstance(counts, list):
+        return int(counts)
+    for count in counts:
+        if count != int(count):
+            raise ScenarioError("must be a whole number", key=key, found=count)
+    return [int(count) for count in counts]
 
 
 def _of_clients(value: float | str | Sequence[float] | BySpeed, fleet: Fleet, key: str) -> float | list[float]:
@@ -147,8 +140,8 @@ def _of_clients(value: float | str | Sequence[float] | BySpeed, fleet: Fleet, ke
     if isinstance(value, BySpeed):
         return by_speed(value.values, fleet.macs_per_s, f"{key}.values")
     if isinstance(value, str | list):
-        found: list[float] = per_client(value, len(fleet.macs_per_s), key).tolist()
-        return found
+        values: list[float] = per_client(value, len(fleet.macs_per_s), key).tolist()
+        return values
     return value  # type: ignore[return-value]
 
 
@@ -199,9 +192,9 @@ def _schedule(section: ScheduleSection, rounds: int) -> Schedule:
         rates = torch_rates(name, options)
     schedule = Schedule(rates, rounds, section.warmup_rounds)
     try:
-        found = [schedule(1.0, round) for round in (1, rounds)]
+        least = min(schedule(1.0, round) for round in (1, rounds))
     except Exception as error:  # torch's schedulers check little, and a user's function may raise anything
         raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}", key=key, found=name) from error
-    if min(found) < 0:
-        raise ScenarioError("gives a rate below 0", key=key, found=min(found))
+    if least < 0:
+        raise ScenarioError("gives a rate below 0", key=key, found=least)
     return schedule

@@ -80,7 +80,7 @@ _last: list[tuple[Scenario, Setup]] = []
 
 
 def setup_of(scenario: Scenario, *, pixels: bool) -> Setup:
-    """Build the setup of `scenario`, or give the one that was built last, if it was for this very object.
+    """Return the setup of `scenario`: that which was built last, if it was for this very object.
 
     A study of one trial asks three times: to check it, to run it, and to time its typical round again.
     """
@@ -95,11 +95,12 @@ def setup_of(scenario: Scenario, *, pixels: bool) -> Setup:
 def forget() -> None:
     """Load and deal data sets anew from now on: since the last study of this process, files may have changed."""
     _last.clear()
-    forget_data()
+    _load.cache_clear()
+    _predicting_all.cache_clear()
 
 
 def deal_data(scenario: Scenario, *, pixels: bool = True) -> tuple[Dataset, list[Ints]]:
-    """Give the data set, and each client's training samples by the scenario's partition; a client may get none.
+    """Return the data set, and the indices of each client's training samples; a client may get none.
 
     Without `pixels`, a published set that is not on this machine has black images (`sfl_sim.data.loading`), and so has
     `synthetic`.
@@ -137,7 +138,7 @@ def _holdings(how: PartitionSection) -> dict[str, Any]:
 
 
 def deal_tests(scenario: Scenario, dataset: Dataset, counts: Ints) -> list[Ints]:
-    """Give each client's test samples; `counts` (C, L) are training samples by label. Empty for a global test."""
+    """Return the indices of each client's test samples, empty for a global test; `counts` (C, L) as in `Setup`."""
     how = scenario.data.test
     samples = Samples(dataset.y_test.numpy(), dataset.n_labels)
     rng = stream(scenario.seed, "test sets")
@@ -145,15 +146,9 @@ def deal_tests(scenario: Scenario, dataset: Dataset, counts: Ints) -> list[Ints]
 
 
 def dataset_of(data: Data, *, pixels: bool = True) -> Dataset:
-    """Load the data set, once per process for all variants that want the same; `pixels` as in `deal_data`."""
+    """Return the data set, loaded once per process for all variants that want the same; `pixels` as in `deal_data`."""
     pixels = pixels or data.name not in {*KNOWN, *FOR_TIMING, "synthetic"}  # no other set is loaded twice
     return _load(pixels=pixels, **data.model_dump(exclude={"partition", "test", "augment", "targets"}))
-
-
-def forget_data() -> None:
-    """Load data sets anew from now on."""
-    _load.cache_clear()
-    _predicting_all.cache_clear()
 
 
 @lru_cache(maxsize=2)
