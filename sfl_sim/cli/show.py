@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from sfl_sim.console import Device, Runs, ScenarioFile, SetOption, Terminal, place_of_page, read_study, say
+from sfl_sim.console import Device, Runs, ScenarioFile, SetOption, Terminal, read_study, say, writable
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.installed import is_of_library
 
@@ -75,7 +75,7 @@ def report(
     drawn = [form for form in formats if form != "trace"]
     if drawn and not export:
         raise ScenarioError("needs a folder: --export DIR", key="--format")
-    page = place_of_page(out) if out else export / "report.html" if export else None
+    page = writable(out) if out else export / "report.html" if export else None
     with blamed_on(*runs):
         if log:
             from sfl_sim.report.display import plural
@@ -116,8 +116,8 @@ def _write_report(runs: list[Path], page: Path, export: Path | None, formats: li
 
 def _stored_page(run: Path) -> Path:
     """Return the page in the folder of a run, a serving or a what-if, or in that of this name in reports/."""
-    places = [folder / page for folder in (run, Path("reports") / run) for page in PAGES]
-    page = next((place for place in places if place.is_file()), None)
+    pages = [folder / page for folder in (run, Path("reports") / run) for page in PAGES]
+    page = next((page for page in pages if page.is_file()), None)
     if page is None:
         raise ScenarioError("has no page", key="RUN", found=str(run), allowed="a folder with " + ", ".join(PAGES))
     return page
@@ -144,7 +144,7 @@ def landscape(
     from sfl_sim.console.progress import progress
     from sfl_sim.studies.landscape import Extent, survey
 
-    page = place_of_page(out, ".html", ".parquet") if out else _page_of(runs, "landscape.html")
+    page = writable(out, ".html", ".parquet") if out else _page_of(runs, "landscape.html")
     with progress(Terminal(stderr=True)) as notify, blamed_on(*runs):
         survey(runs, page, Extent(points, samples), device=device, notify=notify)
     say(page)
@@ -172,7 +172,7 @@ def check(
     """
     study = read_study(scenario, overrides)
     if partition:
-        _show_partition(study, place_of_page(partition, key="--partition"))
+        _show_partition(study, writable(partition, key="--partition"))
     if not no_data:
         from sfl_sim.features.serve.study import ServedStudy
         from sfl_sim.runs.trial import Settings
@@ -183,17 +183,17 @@ def check(
         if any(variant.scenario.serving for variant in study.variants):
             ServedStudy(study, Settings())
     names = dict.fromkeys(variant.name for variant in study.variants)
-    found = "keys, values and names are fine" if no_data else "fine"
-    say(f"{scenario}: {found} ({len(study.variants)} runs: {'; '.join(names)})")
+    checked = "keys, values and names are fine" if no_data else "fine"
+    say(f"{scenario}: {checked} ({len(study.variants)} runs: {'; '.join(names)})")
 
 
 def _show_partition(study: Study, page: Path) -> None:
     from sfl_sim.report.pages.system import preview_in_terminal, write_preview
     from sfl_sim.studies.partition_preview import preview
 
-    found = preview(study)
-    Terminal().print(preview_in_terminal(found))
-    say(write_preview(found, page))
+    dealt = preview(study)
+    Terminal().print(preview_in_terminal(dealt))
+    say(write_preview(dealt, page))
 
 
 @lists.command()

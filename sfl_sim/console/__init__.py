@@ -73,11 +73,10 @@ def _harmless(text: str) -> str:
     return text if text.isprintable() else re.sub(r"[^\n\u00a0]+", lambda part: in_one_line(part[0]), text)
 
 
-def place_of_page(page: Path, suffix: str = ".html", *beside: str, key: str = "--out") -> Path:
-    """Return the path of a page. Raises ScenarioError, before anything is computed, if it cannot be written there.
+def writable(page: Path, suffix: str = ".html", *beside: str, key: str = "--out") -> Path:
+    """Return the path of a page or table. Raises ScenarioError, before anything is computed, if it cannot be written.
 
     Args:
-        page: its path.
         suffix: its suffix.
         beside: suffixes of the files that are written beside it.
         key: the option that names it.
@@ -90,7 +89,7 @@ def place_of_page(page: Path, suffix: str = ".html", *beside: str, key: str = "-
             raise OSError(errno.EINVAL, "Is a directory" if page.is_dir() else "Is no regular file")
         if page.suffix != suffix:
             raise ScenarioError(f"must end in {suffix}", key=key, found=str(page))
-        written = {page.with_suffix(each).name for each in (suffix, *beside)}
+        written = {page.with_suffix(ending).name for ending in (suffix, *beside)}
         if replaced := written & sealed(page.parent):
             raise ScenarioError(f"would replace {replaced.pop()} of the run there", key=key, found=str(page))
         part = page.with_name(page.name + ".part")

@@ -148,8 +148,7 @@ def _side_by_side(
                 worker.shutdown(wait=False)  # frees its memory, and Ctrl-C finds no process that idles
                 return
             number = waiting.pop(0)
-            place = folder.trial_folder(number)
-            task = number, variants[number], place, settings, given, news, stop
+            task = number, variants[number], folder.trial_folder(number), settings, given, news, stop
             running[worker.submit(_apart, *task)] = number, worker
 
         try:
@@ -161,15 +160,15 @@ def _side_by_side(
                     notify(pickle.loads(news.get()))
                 for future in done:
                     number, worker = running.pop(future)
-                    place = folder.trial_folder(number)
+                    trial = folder.trial_folder(number)
                     try:
                         future.result()
                     except BrokenProcessPool:
                         variant = variants[number]
-                        write_failure(place, Failure(variant.name, variant.scenario.seed, None, KILLED))
+                        write_failure(trial, Failure(variant.name, variant.scenario.seed, None, KILLED))
                         workers.remove(worker)
                         workers.add(worker := new_worker())
-                    if failure := read_failure(place):
+                    if failure := read_failure(trial):
                         notify(Failed(number, failure))
                     begin(worker)
         except BaseException:  # of any kind: let the trials keep their whole rounds and end
@@ -199,7 +198,7 @@ def given_to_processes(scenarios: Iterable[Scenario]) -> Permission:
 def _apart(
     number: int,
     variant: Variant,
-    place: Path,
+    trial: Path,
     settings: Settings,
     given: Permission,
     news: queue.Queue[bytes],
@@ -211,7 +210,7 @@ def _apart(
         news.put(pickle.dumps(brief(item)))  # or else the manager's process would import torch
 
     with permitted(given):
-        attempt(number, variant, place, settings=settings, notify=notify)
+        attempt(number, variant, trial, settings=settings, notify=notify)
 
 
 def end_with_parent() -> None:
@@ -260,8 +259,8 @@ def on_ray(variants: Mapping[int, Variant], folder: RunFolder, settings: Setting
 
         news = Queue(actor_options={"num_cpus": 0})
         task = ray.remote(max_retries=0, **resources)(_elsewhere)
-        places = [os.path.abspath(place) for place in sys.path]
-        same = replace(settings, device=device), given, news, code_version(), places
+        paths = [os.path.abspath(path) for path in sys.path]
+        same = replace(settings, device=device), given, news, code_version(), paths
         running = {task.remote(number, variant, *same): number for number, variant in variants.items()}
         try:
             while running:
@@ -289,14 +288,14 @@ def _require_room(ray: ModuleType, num_cpus: float, num_gpus: float) -> None:
 
 
 def _elsewhere(
-    number: int, variant: Variant, settings: Settings, given: Permission, news: Any, code: str, places: Sequence[str]
+    number: int, variant: Variant, settings: Settings, given: Permission, news: Any, code: str, paths: Sequence[str]
 ) -> dict[str, bytes]:
-    """Run a trial on a node, with `places` on its module path for a user's own code; gives the trial's files."""
-    sys.path.extend(place for place in places if place not in sys.path)
+    """Run a trial on a node, with `paths` on its module path for a user's own code; return the trial's files."""
+    sys.path.extend(path for path in paths if path not in sys.path)
     if code_version() != code:
         raise RuntimeError("this node has other code than the machine where the study was begun")
-    with TemporaryDirectory() as place:
-        trial = Path(place, "trial")
+    with TemporaryDirectory() as folder:
+        trial = Path(folder, "trial")
 
         def notify(item: News) -> None:
             news.put(pickle.dumps(brief(item)))  # or else the queue's own process would import torch
@@ -306,17 +305,17 @@ def _elsewhere(
         return {path.name: path.read_bytes() for path in trial.iterdir()}
 
 
-def _settle(ray: ModuleType, result: Any, variant: Variant, place: Path) -> None:
+def _settle(ray: ModuleType, result: Any, variant: Variant, trial: Path) -> None:
     """Write a task's files into the trial's folder, or the reason why there are none."""
-    shutil.rmtree(place, ignore_errors=True)  # what an earlier run left unfinished
+    shutil.rmtree(trial, ignore_errors=True)  # what an earlier run left unfinished
     try:
         files = ray.get(result)
     except ray.exceptions.RayError as error:
-        write_failure(place, failure_of(variant, getattr(error, "cause", None) or error), str(error))
+        write_failure(trial, failure_of(variant, getattr(error, "cause", None) or error), str(error))
         return
-    place.mkdir(parents=True)
+    trial.mkdir(parents=True)
     for name in sorted(files, key=lambda name: name == SUMMARY):  # which closes the trial
-        write_file(place / name, files[name])
+        write_file(trial / name, files[name])
 
 
 @contextmanager

@@ -83,18 +83,19 @@ def own_sources(module: str) -> dict[str, str]:
     try:
         spec = find_spec(package) if package else None
     except ValueError:  # a script or a notebook has no spec
-        place = getattr(sys.modules[package], "__file__", None)
-        if place is None:
+        script = getattr(sys.modules[package], "__file__", None)
+        if script is None:
             return {module: uuid4().hex}
-        module = Path(place).stem
+        path = Path(script)
+        module = path.stem
     else:
         if spec is None:
             return {}
-        place = next(iter(spec.submodule_search_locations or [str(spec.origin)]))
-    root = Path(place).parent
+        path = Path(next(iter(spec.submodule_search_locations or [str(spec.origin)])))
+    root = path.parent
     if str(root) in sysconfig.get_paths().values():
         content = hashlib.blake2b(digest_size=16)
-        for file in sorted(Path(place).rglob("*.py")) or [Path(place)]:
+        for file in sorted(path.rglob("*.py")) or [path]:
             content.update(f"\0{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes())
         return {package: content.hexdigest()}
     digests: dict[str, str] = {}

@@ -14,7 +14,7 @@ from sfl_sim.store import Failure
 
 @dataclass(frozen=True)
 class Planned:
-    """Trials are about to run, identified by their place in this list: the name and the number of rounds of each."""
+    """Trials are about to run, identified by their index in this list: the name and the number of rounds of each."""
 
     trials: Sequence[tuple[str, int]]
 

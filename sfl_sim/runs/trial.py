@@ -82,15 +82,13 @@ class Settings:
 
 MAX_ERROR = 500
 """Maximum of characters of an error in one line; the traceback has all of it."""
-
-
 Make = Callable[[Scenario, torch.device | None], Experiment]
 
 
 def attempt(
-    number: int, variant: Variant, place: Path, settings: Settings, notify: Notify, make: Make = Experiment
+    number: int, variant: Variant, folder: Path, settings: Settings, notify: Notify, make: Make = Experiment
 ) -> None:
-    """Run one variant with one seed into the folder `place`; if it fails, its folder says why, and others can go on.
+    """Run a variant with a seed into its folder; if it fails, the folder says why, and others can go on.
 
     Args:
         make: makes the experiment.
@@ -98,48 +96,49 @@ def attempt(
     Raises OutputError if the folder cannot be written any more; what it contains stays.
     """
     if not settings.resume:
-        shutil.rmtree(place, ignore_errors=True)
-    clear(place)
+        shutil.rmtree(folder, ignore_errors=True)
+    clear(folder)
     try:
-        with writing(place.parents[1]):
-            _Trial(number, variant, place, settings=settings, notify=notify, make=make).run()
+        with writing(folder.parents[1]):
+            _Trial(number, variant, folder, settings, notify, make).run()
     except OutputError:
         raise
     except Exception as error:
-        failure = failure_of(variant, error, rounds_of(place) + 1)  # on its way out it has kept its whole rounds
-        write_failure(place, failure, "".join(format_exception(error)))
+        failure = failure_of(variant, error, rounds_of(folder) + 1)  # on its way out it has kept its whole rounds
+        write_failure(folder, failure, "".join(format_exception(error)))
 
 
 def failure_of(variant: Variant, error: BaseException, round: int | None = None) -> Failure:
-    """Make the record of a variant with a seed that failed, with the error in one line."""
-    place = own_place(error)
-    most = max(0, MAX_ERROR - len(place))
+    """Return the record of a variant with a seed that failed, with the error in one line."""
+    where = own_place(error)
+    most = max(0, MAX_ERROR - len(where))
     message = shorten(f"{type(error).__name__}: {error}", most, placeholder=" …").removesuffix(":")
-    return Failure(variant.name, variant.scenario.seed, round, message + place)
+    return Failure(variant.name, variant.scenario.seed, round, message + where)
 
 
+@dataclass
 class _Trial:
-    """One variant with one seed that runs into its folder `place`."""
+    """A variant with a seed that runs into its folder."""
 
-    def __init__(
-        self, number: int, variant: Variant, place: Path, *, settings: Settings, notify: Notify, make: Make
-    ) -> None:
-        self.make = make
-        self.number = number
-        self.variant = variant
-        self.place = place
-        self.settings = settings
-        self.notify = notify
-        self.stopped: str | None = None  # why the rounds that have been written are all
+    number: int
+    variant: Variant
+    folder: Path
+    settings: Settings
+    notify: Notify
+    make: Make
+    stopped: str | None = None
+    """Why the rounds that have been written are all."""
+
+    def __post_init__(self) -> None:
         # before files and code can change under what is computed
-        self.key = trial_key(variant.scenario, settings.meaning, pixels=not settings.timing_only)
+        self.key = trial_key(self.variant.scenario, self.settings.meaning, pixels=not self.settings.timing_only)
 
     def warn(self, problem: str) -> None:
         self.notify(Warned(self.number, problem))
 
     def run(self) -> None:
         """Run from the latest usable checkpoint, or from the beginning."""
-        for resume in resume_points(Checkpoints(self.place), self.key, self.warn):
+        for resume in resume_points(Checkpoints(self.folder), self.key, self.warn):
             try:
                 self._run_from(resume)
             except CheckpointMismatch as error:
@@ -155,7 +154,7 @@ class _Trial:
         n_known = len(resume.rounds) if resume else 0
         self.notify(Began(self.number, n_known))
         experiment = self._experiment()
-        trial = TrialWriter(self.place, self.variant.name, self.variant.scenario.seed)
+        trial = TrialWriter(self.folder, self.variant.name, self.variant.scenario.seed)
         trial.add_tables({"layers": experiment.layers()})
         rounds = experiment.rounds(resume)
         writer = self._checkpoint_writer(experiment, resume)
@@ -195,26 +194,14 @@ class _Trial:
         """
         if not experiment.memory or self.settings.backend != "local":
             return None
-        return CheckpointWriter(
-            Checkpoints(self.place),
-            self.key,
-            experiment.memory,
-            figures=experiment.figures,
-            resume=resume,
-            warn=self.warn,
-        )
+        store, figures = Checkpoints(self.folder), experiment.figures
+        return CheckpointWriter(store, self.key, experiment.memory, figures=figures, resume=resume, warn=self.warn)
 
     def _write_round(self, round: Round, trial: TrialWriter, n_known: int, writer: CheckpointWriter | None) -> None:
         trial.add_round(
-            round.row,
-            round.labels,
-            round.ops,
-            clients=round.clients,
-            cuts=round.cuts,
-            confusion=round.confusion,
-            joule=round.joule,
-            leakage=round.leakage,
-        )
+            round.row, round.labels, round.ops, clients=round.clients, cuts=round.cuts, confusion=round.confusion,
+            joule=round.joule, leakage=round.leakage,
+        )  # fmt: skip
         trial.add_tables(round.final)
         self.stopped = round.stopped
         self.notify(Ended(self.number, round, is_new=round.row["round"] > n_known))

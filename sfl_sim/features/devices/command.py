@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sfl_sim.console import Device, ScenarioFile, SetOption, place_of_page, read_study, say
+from sfl_sim.console import Device, ScenarioFile, SetOption, read_study, say, writable
 from sfl_sim.errors import ScenarioError
 
 devices = typer.Typer(name="devices", no_args_is_help=True, help="Rates and costs of your own devices and links.")
@@ -43,7 +43,7 @@ def measure(
 
     sizes = [_whole(size, "--batches") for size in batches.split(",")]
     study = read_study(scenario, overrides)
-    place = place_of_page(out, ".csv")
+    writable(out, ".csv")
     import torch
 
     from sfl_sim.features.devices.measure import measure as measured
@@ -53,7 +53,7 @@ def measure(
         torch.set_num_threads(threads)
     chosen = None if cuts == "all" else [_cut(text) for text in cuts.split(",")] if cuts != "none" else []
     variant = study.variants[0]
-    with place.open("w", encoding="utf-8") as table, variant.places.locating():
+    with out.open("w", encoding="utf-8") as table, variant.places.locating():
         measured(
             variant.scenario, table, machine=name, cuts=chosen, batches=sizes, blank=blank,
             device=pick_device(device), notify=(lambda row: None) if quiet else say,
@@ -106,22 +106,22 @@ def fit(
     from sfl_sim.features.devices.fit import calibrate_devices as calibrate
     from sfl_sim.features.devices.fit import write_profile
 
-    place = place_of_page(out, ".csv")
-    found = calibrate(measured, cost)
-    written = write_profile(found, place, measured)
-    rates, factors = (found.devices[column].to_numpy(float) for column in ("macs_per_s", "training_factor"))
-    for device, rate, factor in zip(found.devices["device"], rates, factors, strict=True):
+    writable(out, ".csv")
+    fitted = calibrate(measured, cost)
+    written = write_profile(fitted, out, measured)
+    rates, factors = (fitted.devices[column].to_numpy(float) for column in ("macs_per_s", "training_factor"))
+    for device, rate, factor in zip(fitted.devices["device"], rates, factors, strict=True):
         trains = "unknown" if isnan(factor) else f"{factor:.3g}"
         say(f"{device}: {rate / 1e9:.3g} GMAC/s, training factor {trains}")
-    if found.own is None:
+    if fitted.own is None:
         say(f"costs of calls, moved data and weights: those of {cost}, since these rows tell none that predict better")
-    for what, macs in found.costs().items():
+    for what, macs in fitted.costs().items():
         say(f"cost of {what}: {f'{macs:.3g} MACs' if macs else 'not told apart by these rows'}")
-    networks, groups = found.rows["network"].nunique(), found.rows["group"].nunique()
+    networks, groups = fitted.rows["network"].nunique(), fitted.rows["group"].nunique()
     of = f"by network ({networks})" if networks > 1 else f"by part of the one network ({groups})"
     for kind, what in (("forward", "forward passes"), ("step", "training steps")):
         for column, when in (("fitted_ms", "left"), ("unseen_ms", f"when left out {of}")):
-            if len(errors := found.error(kind, column)):
+            if len(errors := fitted.error(kind, column)):
                 sizes = abs(errors)
                 say(f"error {when}, {len(sizes)} {what}: median {median(sizes):.0%}, largest {max(sizes):.0%}")
     if networks < 3:
@@ -136,14 +136,14 @@ def _calibrate_live(run: Path, cost: str | None, out: Path) -> None:
     from sfl_sim.scenario.load import dump_study
     from sfl_sim.store.files import write_file
 
-    place = place_of_page(out, ".yaml")
-    found = calibrate_live(run, cost)
+    writable(out, ".yaml")
+    fitted = calibrate_live(run, cost)
     header = f"# Rates of devices, links and server as measured in the live run {run.name} (sfl-sim devices fit).\n"
-    write_file(place, (header + dump_study(found.study)).encode())
-    for node, kind, part, lasts_s, priced_s, ratio in found.errors.itertuples(index=False):
+    write_file(out, (header + dump_study(fitted.study)).encode())
+    for node, kind, part, lasts_s, priced_s, ratio in fitted.errors.itertuples(index=False):
         what = f"{node} {kind}" + (f" {part}" if part else "")
         say(f"{what}: {1000 * lasts_s:.3g} ms measured, {1000 * priced_s:.3g} ms with these rates, ratio {ratio:.2f}")
-    say(str(place))
+    say(out)
 
 
 @devices.command()
@@ -166,12 +166,12 @@ def convert(
 
     if form not in FORMS:
         raise ScenarioError("no such form", key="devices convert", found=form, allowed=list(FORMS))
-    inside = [sorted(each.iterdir()) if each.is_dir() else [each] for each in files]
-    named = [each for each in chain.from_iterable(inside) if each.is_file() and not each.name.startswith(".")]
+    inside = [sorted(path.iterdir()) if path.is_dir() else [path] for path in files]
+    named = [path for path in chain.from_iterable(inside) if path.is_file() and not path.name.startswith(".")]
     if not named:
         raise ScenarioError("no such file", key="devices convert", found=str(files[0]))
     by_key: dict[str, list[str]] = {}
-    for found in converted(form, named, out):
-        by_key.setdefault(found.key, []).append(found.name)
+    for profile in converted(form, named, out):
+        by_key.setdefault(profile.key, []).append(profile.name)
     for key, names in by_key.items():
         say(f"{key}: {out if len(names) > 1 else out / f'{names[0]}.csv'}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sfl_sim.console import Quiet, ScenarioFile, SetOption, Terminal, conclude, place_of_page, read_study, say
+from sfl_sim.console import Quiet, ScenarioFile, SetOption, Terminal, conclude, read_study, say, writable
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.scenario.own_code import permission
 
@@ -101,7 +101,7 @@ def compare(
     if len(runs) > 2:
         raise ScenarioError("takes a simulated run and a live one", key="compare", found=f"{len(runs)} folders")
     *given, measured = runs
-    page = place_of_page(out or measured / "compared.html")
+    page = writable(out or measured / "compared.html")
     from sfl_sim.features.live.page import write_live
 
     with blamed_on(*runs):
