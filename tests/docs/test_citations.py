@@ -37,3 +37,22 @@ def test_what_files_cite_is_in_the_repository():
         if gone := sorted(name for name in cited if not is_there(name, path)):
             missing[str(path.relative_to(ROOT))] = gone
     assert not missing
+
+
+def slugs(page):
+    """Return the anchors of a page: its headings in lower case, without signs."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {
+        re.sub(r"[-\s]+", "-", re.sub(r"\]\([^)]*\)|[^\w\s-]", "", heading).strip().lower()) for heading in headings
+    }
+
+
+def test_headings_that_code_and_journal_cite_are_on_their_pages():
+    missing = []
+    for path in TEXTS:
+        if path.suffix != ".md" or path.is_relative_to(ROOT / "research"):  # `make docs` knows those of the site
+            for name, anchor in re.findall(PAGE.pattern + r"#([\w-]+)", path.read_text(encoding="utf-8")):
+                page = (ROOT if name.startswith("docs/") else path.parent) / name
+                if page.exists() and anchor not in slugs(page):
+                    missing.append((str(path.relative_to(ROOT)), f"{name}#{anchor}"))
+    assert not missing
