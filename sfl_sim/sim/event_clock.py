@@ -19,11 +19,10 @@ from sfl_sim.errors import DeadlockError
 from sfl_sim.ops import SERVER, Expect, Flow, Lost, Occur, On, Par, Present, Read, Send, ServerNode, Start, Wait
 from sfl_sim.rng import stream
 from sfl_sim.sim.branch import WAITS, Branch, Callbacks, Events
-from sfl_sim.sim.client_resources import ClientResources
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.operations import Executor, Operations, Recording, row_bytes
 from sfl_sim.sim.orders import LABELS_OF_THEIR_OWN, InARow, Order, Roster
-from sfl_sim.sim.prices import Prices
+from sfl_sim.sim.prices import ClientResources, Prices
 from sfl_sim.sim.serving_station import ServingStation
 from sfl_sim.sim.station import OrderPolicy, Station
 from sfl_sim.store.columns import OP_DTYPE

@@ -16,10 +16,9 @@ from simpy.events import NORMAL
 from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import Lost, On, Read, Send, ServerNode, Value, aggregator_of
 from sfl_sim.sim.branch import WAITS, Branch, Callbacks
-from sfl_sim.sim.client_resources import ClientResources
 from sfl_sim.sim.dropouts import Dropout, Dropouts
 from sfl_sim.sim.nodes import client_of, owner
-from sfl_sim.sim.prices import Prices
+from sfl_sim.sim.prices import ClientResources, Prices
 from sfl_sim.sim.serving_station import ServingStation
 from sfl_sim.sim.shared_links import SharedLinks
 from sfl_sim.sim.station import Job, Station

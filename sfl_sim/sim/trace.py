@@ -8,9 +8,8 @@ from math import inf
 from typing import Any, NamedTuple
 
 from sfl_sim.ops import Expect, Flow, Occur, On, Par, Send, ServerNode, State, Value, Wait
-from sfl_sim.sim.client_resources import ClientResources
 from sfl_sim.sim.nodes import Link, client_of, maker_of
-from sfl_sim.sim.prices import Computing, Moving, Prices
+from sfl_sim.sim.prices import ClientResources, Computing, Moving, Prices
 from sfl_sim.store.places import DEVICE
 
 
