@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sfl_sim.store.files import contents, read_json, read_regular, remove, settle, write_file
+from sfl_sim.store.files import contents, read_regular, remove, settle, write_file
 
 CHECKPOINTS = "checkpoints"
 """Name of the folder of checkpoints within a trial's folder."""
@@ -52,13 +52,6 @@ class Checkpoints:
     def __iter__(self) -> Iterator[Path]:
         """Iterate over the folders of possible checkpoints, the newest first."""
         return iter(sorted((path.parent for path in self.folder.glob(f"round-*/{ABOUT}")), reverse=True))
-
-    def trial_keys(self) -> Iterator[Any]:
-        """Generate the keys of the trials of which checkpoints are there."""
-        for folder in self:
-            about = read_json(folder / ABOUT).get("checkpoint")
-            if isinstance(about, dict):
-                yield about.get("key")
 
     def readable(self, refuse: Callable[[str], object]) -> Iterator[Checkpoint]:
         """Generate the complete checkpoints, the newest first; `refuse` is called with the problem of any other."""

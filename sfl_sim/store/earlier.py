@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from sfl_sim.store.files import damaged, models_of, read_json, read_manifest, seal, write_json
-from sfl_sim.store.tables import TrialKey, deal, of_trials
+from sfl_sim.store.tables import TrialKey, of_trials, split_by_trial
 from sfl_sim.store.trial import SUMMARY, is_whole
 
 Finished = tuple[Mapping[str, Any], Path | None]
@@ -85,7 +85,7 @@ def _copy(run: Path, trials: list[tuple[Finished, Wanted]]) -> None:
             for (summary, _), trial in trials:
                 own = targets.setdefault((summary["name"], summary["seed"]), [])
                 own.append((trial.place / source.name, trial.variant))
-            deal(source, targets, to_all=is_of_all)
+            split_by_trial(source, targets, to_all=is_of_all)
     for (summary, model), trial in trials:
         if model:
             shutil.copyfile(model, trial.place / "checkpoint.safetensors")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.store.checkpoints import CHECKPOINTS, Checkpoints
+from sfl_sim.store.checkpoints import CHECKPOINTS
 from sfl_sim.store.files import SUMS, contents, damaged, read_json, read_manifest, remove, seal, settle, write_json
 from sfl_sim.store.lock import Lock
 from sfl_sim.store.tables import concatenate, of_trials
@@ -18,8 +18,8 @@ from sfl_sim.store.trial import FAILURE, SUMMARY, TRACEBACK, Failure, clear, is_
 
 TRIALS = "trials"
 """Name of the folder of the trials while a run is under way."""
-AT_FIRST = {"manifest.json", "manifest.json.part", TRIALS}
-"""Names of what a run has written before its first trial has a checkpoint."""
+AT_FIRST = {"manifest.json", "manifest.json.part"}
+"""Names of the first files of a run, which a kill may have left before they were whole."""
 SEALED = "*.parquet", "*.json", "*.yaml", "checkpoints/*"
 """Files of a run that have checksums: all but the pages, which may be written again."""
 
@@ -30,7 +30,6 @@ class RunFolder:
     Args:
         out: its final place.
         digest: digest of the scenario and settings; a folder with another digest is a different run.
-        keys: of its trials (`runs/cache_key.py`), by which its folder is known if the manifest was lost.
         resume: keep the trials that an interrupted or killed run of this scenario has finished.
 
     Attributes:
@@ -41,10 +40,9 @@ class RunFolder:
     Raises ScenarioError if another run or file is there, or another process is writing there.
     """
 
-    def __init__(self, out: Path, digest: str, keys: Collection[str] = (), *, resume: bool = False) -> None:
+    def __init__(self, out: Path, digest: str, *, resume: bool = False) -> None:
         self.out = out
         self.digest = digest
-        self.keys = keys
         self.damaged: dict[int, list[str]] = {}
         if not out.name:
             raise ScenarioError("a run needs a folder of its own", key="--out", found=str(out))
@@ -65,8 +63,8 @@ class RunFolder:
             raise ScenarioError("is not UTF-8 text", key="--out", found=str(out)) from error
 
     def _open(self, resume: bool) -> None:
-        if not self.out.exists() and read_manifest(self._replaced).get("scenario") == self.digest:
-            self._replaced.rename(self.out)  # killed between the two moves of `publish`
+        if not self.out.exists() and read_manifest(self._old_results).get("scenario") == self.digest:
+            self._old_results.rename(self.out)  # killed between the two moves of `publish`
         self.is_new = not (self.out.exists() or self.staging.exists())
         for folder in (self.out, self.staging):
             self._refuse_others(folder)
@@ -87,8 +85,8 @@ class RunFolder:
                 clear(trial)
 
     @property
-    def _replaced(self) -> Path:
-        """Place of the results of an earlier run while they are replaced."""
+    def _old_results(self) -> Path:
+        """Folder of the results of an earlier run while they are replaced."""
         return self.out.with_name(f".{self.out.name}.replaced")
 
     def _remove_what_is_discarded(self, staging: bool) -> None:
@@ -105,7 +103,7 @@ class RunFolder:
     def _refuse_others(self, folder: Path) -> None:
         if folder.exists() and not folder.is_dir():
             raise ScenarioError("is a file; a run needs a folder", key="--out", found=str(folder))
-        if _is_anothers(folder, self.digest, self.keys):
+        if _holds_another_run(folder, self.digest):
             raise ScenarioError(
                 "the folder holds something else than a run of this scenario with these settings; choose another",
                 key="--out",
@@ -191,14 +189,14 @@ class RunFolder:
         if interrupted and self.out.exists() and read_manifest(self.out).get("status") == "complete":
             self.release()
             return self.staging
-        remove(self._replaced)
+        remove(self._old_results)
         if self.out.exists():
-            self.out.rename(self._replaced)
+            self.out.rename(self._old_results)
         self.staging.rename(self.out)
         settle(self.out.parent)
         if not interrupted:  # otherwise `resume` wants them
             remove(self.out / TRIALS)
-        remove(self._replaced)
+        remove(self._old_results)
         self.release()
         return self.out
 
@@ -213,10 +211,10 @@ class RunFolder:
         self._lock.release()
 
 
-def free_folder(parent: Path, name: str, digest: str, keys: Collection[str] = ()) -> Path:
+def free_folder(parent: Path, name: str, digest: str) -> Path:
     """Return `parent/name`, or `name-2`, `name-3`, ... if different runs are there, finished or not."""
     candidate, number = parent / name, 1
-    while any(_is_anothers(place, digest, keys) for place in (candidate, _staging(candidate))):
+    while any(_holds_another_run(folder, digest) for folder in (candidate, _staging(candidate))):
         number += 1
         candidate = parent / f"{name}-{number}"
     return candidate
@@ -232,19 +230,12 @@ def _staging(out: Path) -> Path:
     return out.with_name(out.name + ".partial")
 
 
-def _is_anothers(folder: Path, digest: str, keys: Collection[str]) -> bool:
-    """Return True if something else than this run is there.
-
-    It is known by its digest, or if the manifest was lost by the keys of its trials.
-    """
+def _holds_another_run(folder: Path, digest: str) -> bool:
+    """Return True if something else than the run with this digest is there."""
     if not folder.is_dir():
         return folder.exists()
-    if (scenario := read_manifest(folder).get("scenario")) is not None:
-        return bool(scenario != digest)
-    closed = [read_json(path).get("key") for path in folder.glob(f"{TRIALS}/*/{SUMMARY}")]
-    begun = [key for trial in folder.glob(f"{TRIALS}/*/") for key in Checkpoints(trial).trial_keys()]
-    found, names = {*map(str, closed + begun)}, {path.name for path in folder.iterdir()}
-    return not found <= set(keys) if found else not names <= AT_FIRST
+    scenario = read_manifest(folder).get("scenario")
+    return not {path.name for path in folder.iterdir()} <= AT_FIRST if scenario is None else bool(scenario != digest)
 
 
 def _refuse_link(path: Path) -> None:

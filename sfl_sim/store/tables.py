@@ -56,7 +56,7 @@ def concatenate(sources: Sequence[Path], target: Path) -> None:
                     writer.write_table(pa.concat_tables(rows, promote_options="permissive"))
 
 
-def deal(source: Path, targets: Mapping[TrialKey, Sequence[tuple[Path, str]]], *, to_all: bool) -> None:
+def split_by_trial(source: Path, targets: Mapping[TrialKey, Sequence[tuple[Path, str]]], *, to_all: bool) -> None:
     """Write the rows of the trials in `targets` to a file for each, under another variant's name.
 
     One row group is in memory at a time. With `to_all`, trials without rows get an empty table, else none.

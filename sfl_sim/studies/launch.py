@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -62,9 +62,9 @@ class TrialsFailed(RuntimeError):
         return super().__str__() + where
 
 
-def place_of(study: Study, out: Path | None, identity: str, suffix: str = "", keys: Collection[str] = ()) -> Path:
-    """Return the folder `out`, or else `reports/<name><suffix>` or the next number that is free for these trials."""
-    return out or free_folder(Path("reports"), f"{study.name}{suffix}", identity, keys)
+def place_of(study: Study, out: Path | None, identity: str, suffix: str = "") -> Path:
+    """Return the folder `out`, or else `reports/<name><suffix>` or the next number that is free for this study."""
+    return out or free_folder(Path("reports"), f"{study.name}{suffix}", identity)
 
 
 def launch(

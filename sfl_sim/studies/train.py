@@ -125,11 +125,11 @@ def run_study(
     keys = [
         trial_key(variant.scenario, settings.meaning, pixels=not settings.timing_only) for variant in study.variants
     ]
-    place = place_of(study, out, identity, keys=keys)
+    place = place_of(study, out, identity)
     complete = {"scenario": identity, "status": "complete"}.items() <= read_manifest(place).items()
     if settings.resume and complete and keys_of(place) == keys and not damaged(place):
         return Outcome(place, "complete")
-    folder = RunFolder(place, identity, keys, resume=settings.resume)
+    folder = RunFolder(place, identity, resume=settings.resume)
 
     def work() -> None:
         for problem in warnings:

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.store import Checkpoints, RunFolder, TrialWriter, damaged, free_folder, is_begun, read_manifest
+from sfl_sim.store import RunFolder, TrialWriter, damaged, free_folder, is_begun, read_manifest
 from sfl_sim.store import trial as trials
 from sfl_sim.store.columns import OP_DTYPE
-from sfl_sim.store.tables import deal
+from sfl_sim.store.tables import split_by_trial
 
 
 def ops(n, round=1):
@@ -168,10 +168,10 @@ def test_joined_rows_are_dealt_out_to_their_trials_again_under_other_names(tmp_p
         ("b", 0): [(places[2], "y")],
         ("c", 0): [(places[3], "c")],
     }
-    deal(tmp_path / "rounds.parquet", targets, to_all=False)
+    split_by_trial(tmp_path / "rounds.parquet", targets, to_all=False)
     found = [pd.read_parquet(place)[["variant", "round"]].to_numpy().tolist() for place in places if place.exists()]
     assert found == [[["x", 1]], [["a", 1]], [["y", 2]]]
-    deal(tmp_path / "rounds.parquet", targets, to_all=True)
+    split_by_trial(tmp_path / "rounds.parquet", targets, to_all=True)
     assert list(pd.read_parquet(places[3])) == ["variant", "seed", "round"]
 
 
@@ -311,29 +311,16 @@ def test_a_run_that_is_killed_while_it_begins_does_not_lock_its_place(kill, resu
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("content", [None, b"", bytes(80), b"{"])
-@pytest.mark.parametrize("is_published", [False, True])
-def test_a_run_without_its_manifest_is_known_by_the_keys_of_its_trials(content, is_published, tmp_path):
+@pytest.mark.parametrize("content", [None, b"", b"{"])
+def test_what_a_run_has_left_without_its_manifest_is_not_touched(content, tmp_path):
     folder = RunFolder(tmp_path / "run", "digest")
     fill(folder)
-    begun = folder.trial_folder(1)
-    begun.mkdir()
-    checkpoints = Checkpoints(begun)
-    checkpoints.go_on_after(None)
-    checkpoints.save("round-000001", {"key": "key of b"}, b"memory")
     folder.release()
-    place = finish(folder, "interrupted") if is_published else folder.staging
-    manifest = place / "manifest.json"
+    manifest = folder.staging / "manifest.json"
     manifest.unlink() if content is None else manifest.write_bytes(content)
-    for keys in ([], ["key of a"], ["key of a", "another"]):
-        with pytest.raises(ScenarioError, match="holds something else"):
-            RunFolder(tmp_path / "run", "digest", keys, resume=True)
-        assert free_folder(tmp_path, "run", "digest", keys) == tmp_path / "run-2"
-    keys = ["key of a", "key of b"]
-    assert free_folder(tmp_path, "run", "digest", keys) == tmp_path / "run"
-    again = RunFolder(tmp_path / "run", "digest", keys, resume=True)
-    assert again.finished(0, {"key": "key of a"})
-    assert list(Checkpoints(again.trial_folder(1)))
+    with pytest.raises(ScenarioError, match="holds something else"):
+        RunFolder(tmp_path / "run", "digest", resume=True)
+    assert free_folder(tmp_path, "run", "digest") == tmp_path / "run-2"
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])

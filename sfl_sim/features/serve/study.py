@@ -168,7 +168,7 @@ class ServedStudy:
             for v in study.variants
         ]
         series = names_without(list(points(study.base.grid)), study.base.method.name, lambda key: key == RATE)
-        folder = RunFolder(place_of(study, out, identity, suffix="-serving", keys=keys), identity, keys, resume=True)
+        folder = RunFolder(place_of(study, out, identity, "-serving"), identity, resume=True)
 
         def work() -> None:
             for number, variant in enumerate(study.variants):
