@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from audit import Watching
 from small_world import batch_norm_net, distance, fleet, simulate, task, tensors, unsplit
 from torch.nn.functional import cross_entropy
 
@@ -187,17 +188,10 @@ def test_what_spans_the_end_of_a_round_is_recorded_once_in_the_round_in_which_it
 
 @pytest.mark.parametrize("name", ["fedbuff", "fedasync"])
 def test_messages_of_a_clients_visits_in_one_round_have_draws_of_their_own(name):
-    draws = []
-
-    class Noting(Timing):
-        def snapshot(self, payload):
-            if isinstance(payload, Coded | CodedGradient):
-                draws.append(payload.draw)
-            return super().snapshot(payload)
-
-    options = {"host": "splitfed_v1", **({"buffer": 3} if name == "fedbuff" else {})}
-    work = task(SAMPLES, device=None, wire=Wire(Fp16(), Fp16()))
-    method, *_ = simulate(name, work, 1, options=options, executor=Noting(), world=by_hand("splitfed_v1"))
+    sent, options = [], {"host": "splitfed_v1", **({"buffer": 3} if name == "fedbuff" else {})}
+    work = task(SAMPLES, wire=Wire(Fp16(), Fp16()))
+    method, *_ = simulate(name, work, 1, options=options, executor=Watching(sent.append), world=by_hand("splitfed_v1"))
+    draws = [payload.draw for payload in sent if isinstance(payload, Coded | CodedGradient)]
     assert max(method.visits.values()) > 1
     assert len(draws) == len(set(draws)) > 0
 
@@ -263,7 +257,6 @@ def test_where_nobody_stays_for_a_visit_the_run_says_so_instead_of_going_on_for_
     monkeypatch.setattr("sfl_sim.sim.operations.MAX_LOSSES_A_CLIENT", 20)
     presence = [Presence([(0.0, 0.25)], 0.5)] * 3
     world = replace(by_hand(), presence=presence)
-    with pytest.raises(
-        ScenarioError, match=r"^clients\.availability\.profile: stays are too short: round 1 has lost 61 "
-    ):
+    with pytest.raises(ScenarioError, match="round 1 has lost 61 ") as refused:
         rounds_of("fedbuff", {"buffer": 2}, 1, world=world, dropouts=Dropouts("drop", presence))
+    assert refused.value.key == "clients.availability.profile"

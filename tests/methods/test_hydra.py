@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from audit import Watching
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_world import batch_norm_net, distance, fleet, simulate, task
@@ -12,7 +13,6 @@ from sfl_sim.methods import METHODS
 from sfl_sim.methods.hydra import balanced_groups, superclasses
 from sfl_sim.ops import SERVER
 from sfl_sim.sim.orders import ORDERS
-from sfl_sim.training.executors import Eager
 from sfl_sim.training.steps import Average
 
 EXACT = 1e-10
@@ -145,29 +145,21 @@ def test_heads_add_no_parallelism(order):
     assert rest["ended_s"] - after_s == pytest.approx(v2["ended_s"], rel=1e-9)
 
 
-class KeepsShares(Eager):
-    """Keeps the weights of the averages at the server."""
-
-    def __init__(self):
-        super().__init__()
-        self.shares = []
-
-    def run(self, op):
-        if isinstance(op.step, Average) and op.node == SERVER:
-            self.shares.append(op.args[1])
-        return super().run(op)
-
-
 def test_the_average_of_the_heads_by_hand():
     """Groups 0: client 0 and 3; 1: client 1; 2: client 2. A head that no client of the round has is left out."""
     counts = np.array([(12, 0, 0), (0, 8, 0), (0, 0, 6), (4, 0, 0)])
 
     def shares(clients, weights="samples"):
-        executor = KeepsShares()
-        work = task([12, 8, 6, 4], label_counts=counts)
-        method, *_ = simulate("hydra", work, 1, clients=clients, executor=executor, options={"head_weights": weights})
+        averaged = []
+
+        def keep(op, content):
+            if isinstance(op.step, Average) and op.node == SERVER:
+                averaged.append(op.args[1])
+
+        work, options = task([12, 8, 6, 4], label_counts=counts), {"head_weights": weights}
+        method, *_ = simulate("hydra", work, 1, clients=clients, executor=Watching(done=keep), options=options)
         assert method.groups == [0, 1, 2, 0]
-        return executor.shares[0]
+        return averaged[0]
 
     assert shares([0, 1, 2, 3]) == pytest.approx([16 / 30, 8 / 30, 6 / 30])
     assert shares([0, 1, 2, 3], "uniform") == pytest.approx([1 / 3] * 3)

@@ -2,21 +2,18 @@
 
 from copy import deepcopy
 from itertools import pairwise
-from math import inf
 
 import numpy as np
 import pytest
 import torch
-from small_world import fleet, task, tensors, unsplit
+from small_world import task, tensors, unsplit
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
 from sfl_sim.methods import METHODS
 from sfl_sim.models.heads import exit_network
 from sfl_sim.rng import stream
-from sfl_sim.sim.event_clock import EventClock
-from sfl_sim.sim.orders import ORDERS
-from sfl_sim.training.executors import Eager
+from sfl_sim.testing import simulate
 
 EXACT = 1e-10
 SAMPLES = [9, 5, 7, 4, 6]
@@ -223,17 +220,6 @@ class HarmonyTwin(Twin):
         return phi, h, theta
 
 
-def simulated(name, work, options):
-    """The method after all rounds and the last download."""
-    method = METHODS[name](work, METHODS[name].Options(**options))
-    simulator = EventClock(fleet(len(SAMPLES)), Eager(), ORDERS["fcfs"], workers=inf)
-    simulator.run(method.setup(), 1)
-    for number, clients in enumerate(ROUNDS, 1):
-        simulator.run(method.round(number, clients), number)
-    simulator.run(method.finish(), len(ROUNDS))
-    return method
-
-
 def differences(found, expected):
     """List the largest difference of each tensor that differs, by name."""
     assert found.keys() == expected.keys()
@@ -250,7 +236,8 @@ def of(states):
 def check(name, options, build, depths, twin_of):
     settings = {"momentum": 0.5, "weight_decay": 1e-2, "lr": 0.1, "lr_decay": 0.8, "local_epochs": 2}
     work = task(SAMPLES, build=build, cuts=depths, **settings)
-    method = simulated(name, work, options)
+    method, clock, _ = simulate(METHODS[name](work, METHODS[name].Options(**options)), ROUNDS)
+    clock.run(method.finish(), len(ROUNDS))
     twin = twin_of(work, **options)
     for number, clients in enumerate(ROUNDS, 1):
         twin.round(number, clients)

@@ -5,16 +5,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lossy_world import replayed
 from small_world import distance, fleet, simulate, task, tensors, unsplit
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.methods import METHODS
 from sfl_sim.models.averages import average
-from sfl_sim.ops import SERVER, Value
+from sfl_sim.ops import SERVER
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
 from sfl_sim.training.executors import Eager
 from sfl_sim.training.optimisers import Sgd
-from sfl_sim.training.steps import Backward, Forward, Train
+from sfl_sim.training.steps import Train
 
 EXACT = 1e-10
 
@@ -172,21 +173,16 @@ def test_only_participants_train():
     assert all((tensor - expected[key]).abs().max() < EXACT for key, tensor in tensors(alone).items())
 
 
-def replayed(work, rows, rounds):
+def in_order_of_service(work, rows, rounds):
     """SplitFedV2's weights by plain sequential steps in the order in which the server served, without any clock."""
     part1, part2 = work.split(work.cut)
     clients = range(len(work.data))
     for number in range(1, rounds + 1):
         served = rows[(rows["kind"] == b"train") & (rows["round"] == number)]
-        copies = [part1.snapshot() for _ in clients]
-        batches = [list(work.data.batches(c, number)) for c in clients]
+        copies = {c: part1.snapshot() for c in clients}
         part2.weights.momentum = None
-        sgd = work.optimiser(number)
-        for job in np.sort(served, order="started_s"):
-            client, batch = job["client"], batches[job["client"]][job["step"]]
-            smashed = Value("smashed", content=Forward().run(copies[client], batch))
-            Backward(sgd).run(copies[client], Value("gradients", content=Train(sgd).run(part2, smashed)))
-        average(part1.weights, [copy.weights for copy in copies], work.shares(clients))
+        replayed(work, copies, part2, np.sort(served, order="started_s"), number)
+        average(part1.weights, [copies[c].weights for c in clients], work.shares(clients))
     return dict(part1.weights.named_tensors()) | dict(part2.weights.named_tensors())
 
 
@@ -204,5 +200,5 @@ def test_training_in_simulated_time_is_sequential_training_in_the_order_of_servi
     """Simulation is sequential training: what was learned is what the recorded order of service says."""
     work, world = task(samples, momentum=momentum), fleet(len(samples), rates[: len(samples)], speedup=speedup)
     method, _, rows = simulate("splitfed_v2", work, order=order, world=world, workers=1)
-    expected = replayed(work, rows, 2)
+    expected = in_order_of_service(work, rows, 2)
     assert all(torch.equal(tensor, expected[key]) for key, tensor in tensors(method).items())

@@ -2,19 +2,17 @@
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from math import ceil
 
 import numpy as np
 import pytest
 import torch
-from small_world import batch_norm_net, fleet, mlp, task, tensors, unsplit
+from small_world import batch_norm_net, mlp, task, tensors, unsplit
 from torch import nn
 
 from sfl_sim.methods import METHODS
 from sfl_sim.rng import stream
-from sfl_sim.sim.event_clock import EventClock
-from sfl_sim.sim.orders import ORDERS
-from sfl_sim.training.executors import Eager
+from sfl_sim.testing import simulate
 
 EXACT = 1e-10
 SAMPLES = [13, 7, 10, 4, 12, 9, 5]
@@ -139,16 +137,6 @@ class Twin:
         return torch.cat(features or [torch.empty(0)]), torch.cat(labels or [torch.empty(0, dtype=torch.long)])
 
 
-def simulated(work, options):
-    """The method after all rounds."""
-    method = METHODS["korea"](work, METHODS["korea"].Options(**options))
-    simulator = EventClock(fleet(len(SAMPLES)), Eager(), ORDERS["fcfs"], workers=inf)
-    simulator.run(method.setup(), 1)
-    for number, clients in enumerate(ROUNDS, 1):
-        simulator.run(method.round(number, clients), number)
-    return method
-
-
 @pytest.mark.parametrize("build", [mlp, batch_norm_net])
 @pytest.mark.parametrize(
     "options",
@@ -169,7 +157,7 @@ def test_what_is_learned_is_what_plain_loops_learn(build, options):
 
 
 def assert_equal_learning(work, options):
-    method = simulated(work, options)
+    method = simulate(METHODS["korea"](work, METHODS["korea"].Options(**options)), ROUNDS).method
     twin = Twin(work, len(ROUNDS[0]), **{"p0": 0.01, **options})
     for number, clients in enumerate(ROUNDS, 1):
         twin.round(number, clients)

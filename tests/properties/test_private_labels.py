@@ -5,6 +5,7 @@ from dataclasses import fields, is_dataclass, replace
 import numpy as np
 import pytest
 import torch
+from audit import Watching
 from small_exits import WITH_EXITS, deep_task
 from small_world import simulate, task
 from torch import nn
@@ -95,32 +96,19 @@ def test_no_label_crosses_the_wire():
     assert set(control.found) == {"smashed", "taken by train"}
 
 
-class Opened(Eager):
-    """Keeps what is sent, by its kind."""
-
-    def __init__(self):
-        super().__init__()
-        self.sent, self.made = {}, []
-
-    def run(self, op):
-        content = super().run(op)
-        if not isinstance(op.node, ServerNode) and op.step.name == "assess":
-            self.made.append(content)
-        return content
-
-    def snapshot(self, payload):
-        self.sent.setdefault(payload.kind, []).append(payload)
-        return super().snapshot(payload)
-
-
 @pytest.mark.parametrize("head", ["embedding", "logits"])
 def test_of_answers_the_gradient_tells_the_labels_and_of_embeddings_it_does_not(head):
     """Find the label as the one negative element of softmax - onehot: the classifier is at the client (harmony.md)."""
     work = deep_task(samples=[8, 8], cuts=[1, 1], batch_size=8, local_epochs=1)
-    opened = Opened()
-    simulate("harmony", work, rounds=1, executor=opened, options={"head": head, "inner_steps": 1})
+    gradients = []
+
+    def open_it(op, content):
+        if not isinstance(op.node, ServerNode) and op.step.name == "assess":
+            gradients.append(content)
+
+    simulate("harmony", work, rounds=1, executor=Watching(done=open_it), options={"head": head, "inner_steps": 1})
     labels = [batch.load()[1] for c in range(2) for batch in work.data.batches(c, 1)]
-    guessed = [gradient.argmin(1) for gradient in opened.made]
+    guessed = [gradient.argmin(1) for gradient in gradients]
     told = [any(torch.equal(guess, y) for y in labels) for guess in guessed]
     assert told == [head == "logits"] * 2
 
@@ -141,11 +129,12 @@ def test_what_clients_and_server_hold_in_the_end_is_of_the_sizes_of_table_1():
 @pytest.mark.parametrize("name", WITH_EXITS)
 def test_clients_cannot_be_cut_where_there_is_no_exit(name):
     work = replace(task([4, 4], cuts=[2, 1], device=None), network=network("cnn8", (1, 28, 28), 10))
-    with pytest.raises(ScenarioError, match="no exit after that layer") as refused:
+    with pytest.raises(ScenarioError) as refused:
         METHODS[name](work)
     assert refused.value.key == "model.cut"
 
 
 def test_fine_tuning_takes_steps_and_a_learning_rate():
-    with pytest.raises(ScenarioError, match="steps and a learning rate"):
+    with pytest.raises(ScenarioError) as refused:
         METHODS["splitgp"](deep_task(), METHODS["splitgp"].Options(ft_steps=3))
+    assert refused.value.key == "method.ft_lr"

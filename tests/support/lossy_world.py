@@ -6,13 +6,12 @@ from math import inf
 from small_world import fleet, task, usual_options
 
 from sfl_sim.methods import METHODS
+from sfl_sim.ops import Value
 from sfl_sim.sim.dropouts import Dropouts
-from sfl_sim.sim.event_clock import EventClock
-from sfl_sim.sim.orders import ORDERS
-from sfl_sim.testing import EVERYBODY, SURVIVORS, bits, gone_at, instant
-from sfl_sim.training.executors import Eager, Timing
+from sfl_sim.testing import EVERYBODY, SURVIVORS, bits, gone_at, instant, simulate
+from sfl_sim.training.steps import Backward, Forward, Train
 
-__all__ = ["EVERYBODY", "SURVIVORS", "bits", "gone_at", "instant", "own", "run"]
+__all__ = ["EVERYBODY", "SURVIVORS", "bits", "gone_at", "instant", "own", "replayed", "run"]
 
 
 def run(
@@ -24,15 +23,20 @@ def run(
     kind = METHODS[name]
     method = kind(work, kind.Options(**(usual_options(name) if options is None else options)))
     world = fleet(len(work.data), [1e3, 2e3, 3e3, 2e3], 2e4, [4e4, 2e4, 3e4, 5e4], speedup)
-    executor = executor or (Eager() if work.device else Timing())
     dropouts = Dropouts(policy, presence, deadline_s)
-    simulator = EventClock(replace(world, presence=presence), executor, ORDERS[order], workers=1, dropouts=dropouts)
-    simulator.run(method.setup(), 1, in_round=False)
-    records = []
-    for number, clients in enumerate(rounds, start=1):
-        simulator.run(method.round(number, clients), number)
-        records.append(simulator.take_rows())
-    return method, simulator, records
+    world = replace(world, presence=presence)
+    method, clock, rows = simulate(method, rounds, order, world, executor, workers=1, dropouts=dropouts)
+    return method, clock, [rows[rows["round"] == number] for number in range(1, len(rounds) + 1)]
+
+
+def replayed(work, part1s, part2, jobs, round):
+    """Train by hand, job by job, what the records say that the server served."""
+    sgd = work.optimiser(round)
+    batches = {c: list(work.data.batches(c, round)) for c in part1s}
+    for job in jobs:
+        part1, batch = part1s[job["client"]], batches[job["client"]][job["step"]]
+        smashed = Value("smashed", content=Forward().run(part1, batch))
+        Backward(sgd).run(part1, Value("gradients", content=Train(sgd).run(part2, smashed)))
 
 
 def own(rows, client):
