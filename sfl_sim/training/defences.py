@@ -151,16 +151,11 @@ def correlation(of_x: Tensor, of_z: Tensor) -> Tensor:
     return torch.where(depend, ratio.clamp(min=LEAST).sqrt(), 0 * variances)
 
 
-def unbiased_distance_correlation(x: Tensor, z: Tensor) -> float:
-    """Estimate the squared distance correlation of x (n, ...) and z (n, ...) without bias: -1 to 1, around 0 if none.
-
-    0 if one of them is constant; NaN of fewer than four samples.
-    """
-    return unbiased_correlation(distances(x), distances(z))
-
-
 def unbiased_correlation(of_x: Tensor, of_z: Tensor) -> float:
-    """Estimate the squared distance correlation from the distances (n, n) of two tensors."""
+    """Estimate the squared distance correlation from the distances (n, n) without bias: -1 to 1, around 0 if none.
+
+    0 if one of the tensors is constant; NaN of fewer than four samples.
+    """
     if len(of_x) < LEAST_ROWS:
         return float("nan")
     a, b = _unbiased(of_x), _unbiased(of_z)

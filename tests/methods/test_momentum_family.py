@@ -163,14 +163,15 @@ def test_velocity_is_averaged_like_parameters():
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "options", "message"),
+    ("name", "settings", "options", "key"),
     [
-        ("fednag", {}, {}, "train.momentum: averages momentum"),
-        ("fednag", {"optimizer": "adam"}, {}, "train.optimizer: needs SGD"),
-        ("fednar", {"optimizer": "adamw"}, {}, "train.optimizer: FedNAR clips the weight decay"),
-        ("smofi", {"optimizer": "adamw"}, {"host": "fednar"}, "train.optimizer: FedNAR clips the weight decay"),
+        ("fednag", {}, {}, "train.momentum"),
+        ("fednag", {"optimizer": "adam"}, {}, "train.optimizer"),
+        ("fednar", {"optimizer": "adamw"}, {}, "train.optimizer"),
+        ("smofi", {"optimizer": "adamw"}, {"host": "fednar"}, "train.optimizer"),
     ],
 )
-def test_what_does_not_go_together_is_refused(name, settings, options, message):
-    with pytest.raises(ScenarioError, match=message):
+def test_what_does_not_go_together_is_refused(name, settings, options, key):
+    with pytest.raises(ScenarioError) as refused:
         METHODS[name](task(**settings), METHODS[name].Options(**options))
+    assert refused.value.key == key

@@ -41,8 +41,9 @@ def test_a_part2_without_weights_is_refused():
     def ends_in_a_shape(shape, n_labels):
         return nn.Sequential(nn.Flatten(), nn.Linear(16, n_labels), nn.Identity())
 
-    with pytest.raises(ScenarioError, match=r"model\.cut: trains part-2, which has no weights here \(found 2\)"):
+    with pytest.raises(ScenarioError) as refused:
         run(build=ends_in_a_shape, lora=None)
+    assert (refused.value.key, refused.value.found) == ("model.cut", 2)
 
 
 def test_nothing_comes_down_and_clients_compute_no_backward_pass():
@@ -93,7 +94,7 @@ def test_adapters_lie_behind_the_cut_alone():
     part1, part2 = experiment("conv3", "fc").method.model()
     assert (part1.part.n_parameters, part1.size_bytes) == (0, 0)
     assert {place.weight.partition(".")[0] for place in part2.part.adapters} == {"conv3", "fc"}
-    with pytest.raises(ScenarioError, match=r"no weight matrix.*this name") as refused:
+    with pytest.raises(ScenarioError) as refused:
         experiment("conv1")
     assert refused.value.key == "lora.targets"
 
@@ -115,7 +116,7 @@ def test_adapters_lie_behind_another_cut_too():
 def test_keeping_needs_the_samples_as_they_were():
     work = task(build=attention_net, lora=BEHIND, cut=2, device=None)
     data = ClientData(work.data.shares, 3, rest="drop")
-    with pytest.raises(ScenarioError, match="every sample in every epoch") as refused:
+    with pytest.raises(ScenarioError) as refused:
         METHODS["splitfrozen"](
             type(work)(network=work.network, cuts=work.cuts, data=data),
             METHODS["splitfrozen"].Options(send_once=True),

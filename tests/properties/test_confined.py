@@ -63,16 +63,18 @@ def test_a_data_set_is_the_one_thing_that_is_fetched_unless_it_is_forbidden(plac
 
 @pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/b", "..", ".hidden", "x" * 101, "new\nline", "esc\x1b[2J"])
 def test_a_name_cannot_lead_elsewhere_whatever_makes_a_folder_of_it(name):
-    with pytest.raises(ScenarioError, match="name: cannot name a folder"):
+    with pytest.raises(ScenarioError) as refused:
         parse(TINY | {"name": name})
+    assert refused.value.key == "name"
 
 
 def test_nor_can_that_of_a_stored_run(place):
     main(["run", "theirs.yaml", "--timing-only", "-q"])
     stored = Path("reports/theirs/scenario.yaml")
     stored.write_text(stored.read_text().replace("name: theirs", "name: ../../evil"))
-    with pytest.raises(ScenarioError, match="cannot name a folder"):
+    with pytest.raises(ScenarioError) as refused:
         load(stored)
+    assert refused.value.key == "name"
     with pytest.raises(SystemExit) as stop:
         main(["reprice", "reports/theirs", "--set", "clients.network.scale=2"])
     assert stop.value.code == 2
