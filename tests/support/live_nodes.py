@@ -1,6 +1,8 @@
 """Nodes of small live runs: processes of this machine, and methods that run on them."""
 
+import asyncio
 import os
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,6 +12,7 @@ import torch
 
 from sfl_sim import testing
 from sfl_sim.data.batches import Images
+from sfl_sim.errors import ScenarioError
 from sfl_sim.features.live import agent
 from sfl_sim.features.live.clock import FOR_EVER_S, Empty, LiveOperations
 from sfl_sim.features.live.links import RunKey
@@ -85,3 +88,49 @@ class Fails(Step):
 
     def run(self, state):
         raise ZeroDivisionError("by nought")
+
+
+def one_agent(node, address, key, allow_code=True, server="tcp://127.0.0.1"):
+    """A node in a thread of this process: its agent, its thread, and the error with which it ends, if any."""
+    errors = []
+
+    def serve():
+        try:
+            asyncio.run(started.serve(address, key, server))
+        except ScenarioError as error:
+            errors.append(error)
+
+    started = agent.Agent(node, agent.own_of, allow_code)
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return started, thread, errors
+
+
+@contextmanager
+def thread_nodes(n_clients, samples=12):
+    """Nodes in threads of this process, which begin in no time: the driver's side, and the agents by node."""
+    machines = Machines(RunKey.new(), n_clients)
+    address = machines.listen("tcp://127.0.0.1")
+    agents, threads = {}, []
+    try:
+        for node in machines.nodes:
+            agents[node], thread, _ = one_agent(node, address, machines.key)
+            threads.append(thread)
+        machines.gather(10)
+        if samples:
+            machines.begin(SmallImages(samples))
+        yield machines, agents
+    finally:
+        machines.close()
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def until(machines, happened):
+    """Let the driver take messages until something has happened."""
+    for _ in range(1000):
+        if happened():
+            return
+        machines.step(0.01)
+    raise TimeoutError

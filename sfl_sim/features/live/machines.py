@@ -99,7 +99,8 @@ class Machines:
         self._connections: dict[int, Node] = {}
         self._ports: dict[Node, int] = {}
         self._ready: dict[Node, str] = {}
-        self._places: Any = WeakIdKeyDictionary()  # the place of a thing
+        self._has_begun = False
+        self._held: Any = WeakIdKeyDictionary()  # the `HeldObject` of a thing
         self._things: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._initial: Any = WeakIdKeyDictionary()  # the content of a state that no step has changed
         self._n_keys = 0
@@ -150,6 +151,8 @@ class Machines:
 
     def begin(self, own: Any, threads: int = 1, host: str = "127.0.0.1") -> None:
         """Get all nodes ready: their data, which they make of `own`, and their way to the server."""
+        self._has_begun = True
+        self._socket.router_handover = False  # from now on, nobody takes a number that is taken
         self._ready.clear()
         settings = {"own": own, "threads": threads, "server": f"tcp://{host}:{self._ports[SERVER]}"}
         for node in self.nodes:
@@ -183,7 +186,7 @@ class Machines:
     def close(self) -> None:
         """Let all nodes end."""
         with suppress(NodeFailed):
-            for node in self._ports:
+            for node in list(self._ports):
                 self.order(node, "end")
         time.sleep(0.05)
         self._guard.stop()
@@ -197,7 +200,7 @@ class Machines:
         if what == "run" and self._gone:
             gone = self._gone[:]
             self._gone.clear()
-            for each in self._ports:
+            for each in list(self._ports):
                 self.order(each, "drop", gone)
         if node not in self.lost:
             try:
@@ -213,6 +216,8 @@ class Machines:
             node = _node(bytes(name))
             what, *about = read(bytes(message), self._find)
             if what == "hello":
+                if self._has_begun:  # without this agent, which waits for the end
+                    return True
                 self._connections[message.get(zmq.SRCFD)] = node
             getattr(self, f"_on_{what}")(node, *about)
         elif self._watch in ready:
@@ -228,7 +233,10 @@ class Machines:
             self.differ.append(node)
         if node != SERVER and not 0 <= int(str(node)) < self.n_clients:
             raise ScenarioError("no such client", key="nodes", found=node, allowed=f"0 to {self.n_clients - 1}")
+        if node in self._ports:
+            raise ScenarioError("two agents have this number", key="nodes", found=node)
         self._ports[node] = port
+        self.lost -= {node}  # an agent may be started again as long as others are waited for
 
     def _on_ready(self, node: Node, samples: str) -> None:
         self._ready[node] = samples
@@ -241,15 +249,15 @@ class Machines:
 
     def _on_done(self, node: Node, job: int, measured: MeasuredOperation) -> None:
         self._orphans.pop(job, None)
-        if found := self._jobs.pop(job, None):
+        if running := self._jobs.pop(job, None):
             sender = node if measured.sender is None else measured.sender
-            found.then(measured._replace(
+            running.then(measured._replace(
                 began_s=measured.began_s - self.offsets[sender].s, ended_s=measured.ended_s - self.offsets[node].s
             ))  # fmt: skip
 
     def _on_fetched(self, node: Node, job: int, data: bytes) -> None:
-        if found := self._jobs.pop(job, None):
-            found.then(read(data, self._find))
+        if running := self._jobs.pop(job, None):
+            running.then(read(data, self._find))
 
     def _on_unreachable(self, node: Node, receiver: bytes) -> None:
         self._lose(_node(receiver))
@@ -267,6 +275,7 @@ class Machines:
             return
         assert isinstance(node, int)
         self.lost.add(node)
+        self._ports.pop(node, None)
         gone = {number: job for number, job in self._jobs.items() if node in job.nodes}
         for number, job in gone.items():
             del self._jobs[number]
@@ -283,7 +292,7 @@ class Machines:
         data = self._written((op, result), node)
         for state in leaves(op.state):
             self._initial.pop(state, None)
-            self._places[state].at = {node}
+            self._held[state].at = {node}
         key = self._hold(result, node)
         role = "aggregator" if op.node == AGGREGATOR else "device"
         self.order(node, "run", self._job(then, lose, (node,), op), role, data, key)
@@ -311,15 +320,15 @@ class Machines:
 
     def fetch(self, value: Value, what: str, then: Callable[[Any], None], lose: Callable[[int], None]) -> None:
         """Ask a node for the `content` of a state, or for the `number` in a value."""
-        place = self._places.get(value)
-        node = next((node for node in place.at if node not in self.lost), SERVER) if place else SERVER
+        held = self._held.get(value)
+        node = next((node for node in held.at if node not in self.lost), SERVER) if held else SERVER
         self.order(node, "fetch", self._job(then, lose, (node,), value), self._written(value, node), what)
 
     @contextmanager
     def at_the_driver(self) -> Iterator[None]:
         """Have the contents of all states here for a while, to look at."""
         states = [thing for thing in list(self._things.values()) if isinstance(thing, State) and thing.content is None]
-        states = [state for state in states if self._places[state].at - self.lost]
+        states = [state for state in states if self._held[state].at - self.lost]
         missing = set(range(len(states)))
 
         def come(number: int, content: Any) -> None:
@@ -345,14 +354,14 @@ class Machines:
 
     def _hold(self, thing: Any, *at: Node) -> int:
         """Note that a thing is at these nodes, too; gives its key."""
-        place = self._places.get(thing)
-        if place is None:
+        held = self._held.get(thing)
+        if held is None:
             self._n_keys += 1
-            place = self._places[thing] = HeldObject(self._n_keys, set())
-            self._things[place.key] = thing
-            weakref.finalize(thing, self._gone.append, place.key)
-        place.at.update(at)
-        return int(place.key)
+            held = self._held[thing] = HeldObject(self._n_keys, set())
+            self._things[held.key] = thing
+            weakref.finalize(thing, self._gone.append, held.key)
+        held.at.update(at)
+        return int(held.key)
 
     def _find(self, name: Name) -> Any:
         return self._things[name[1]]
@@ -370,13 +379,13 @@ class Machines:
                 return None
             if isinstance(each, Images):
                 return "own", IMAGES
-            if isinstance(each, Part) or (isinstance(each, Tensor) and each in self._places):
+            if isinstance(each, Part) or (isinstance(each, Tensor) and each in self._held):
                 return "thing", self._bring(each, *self.nodes)
             if isinstance(each, Epoch):
                 return "thing", self._bring(each, node)
-            if isinstance(each, State) and each not in self._places and not (is_new or isinstance(each, Joined)):
+            if isinstance(each, State) and each not in self._held and not (is_new or isinstance(each, Joined)):
                 self._adopt(each)
-            if isinstance(each, Value) and each in self._places:
+            if isinstance(each, Value) and each in self._held:
                 return "thing", self._there(each, node)
             return None
 
@@ -384,15 +393,15 @@ class Machines:
 
     def _bring(self, thing: Any, *nodes: Node) -> int:
         """Bring what does not change to the nodes that do not have it yet; gives its key."""
-        place = self._places.get(thing)
-        missing = [node for node in nodes if place is None or node not in place.at]
+        held = self._held.get(thing)
+        missing = [node for node in nodes if held is None or node not in held.at]
         if missing:
             if isinstance(thing, Part):
                 thing.empty_skeleton()
             key = self._hold(thing, *missing)
             for node in missing:
                 self.order(node, "put", [key], self._written(thing, node, itself=True))
-        return int(self._places[thing].key)
+        return int(self._held[thing].key)
 
     def _adopt(self, state: State) -> None:
         """Note a state that no step has changed yet; from now on the driver's is empty."""
@@ -405,17 +414,17 @@ class Machines:
 
     def _there(self, value: Value, node: Node) -> int:
         """Give the key of a value that is at a node, or that every node can have."""
-        place = self._places[value]
-        if node not in place.at:
+        held = self._held[value]
+        if node not in held.at:
             if value not in self._initial:
-                at = ", ".join(map(str, place.at))
+                at = ", ".join(map(str, held.at))
                 raise NeverSent(f"{value} is at {at}, and is used at {node}, to which it has never been sent")
             value.content = self._initial[value]
             data = self._written(value, node, itself=True)
             value.content = None
-            self.order(node, "put", [place.key], data)
-            place.at.add(node)
-        return int(place.key)
+            self.order(node, "put", [held.key], data)
+            held.at.add(node)
+        return int(held.key)
 
 
 def _node(name: bytes) -> Node:
