@@ -37,7 +37,7 @@ bench:
 	python -m benchmarks.whatif $(QUICK)
 	python -m benchmarks.startup $(QUICK)
 	python -m benchmarks.memory $(QUICK)
-	PYTHONPATH=tests/support python -m soak $(QUICK)
+	PYTHONPATH=tests/support python -m benchmarks.soak $(QUICK)
 	python -m benchmarks.clock $(QUICK)
 	python -m benchmarks.live $(QUICK)
 

@@ -1,4 +1,4 @@
-"""Random scenarios tell the same however they are computed; `python -m attack` tries far more of them."""
+"""Random scenarios tell the same however they are computed; `benchmarks/attack.py` tries far more of them."""
 
 import pytest
 from attack import CHECKS, verdict

@@ -8,11 +8,21 @@ import shutil
 from pathlib import Path
 
 import pytest
-from damage import NUMBERS, SCALARS, damaged, known_keys, mangled, scenario_texts, scenario_trees, written
+from damage import (
+    NUMBERS,
+    SCALARS,
+    damaged,
+    known_keys,
+    mangled,
+    scenario_texts,
+    scenario_trees,
+    scenario_with,
+    tables,
+    told,
+    written,
+)
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from oracle import told
-from tables_damage import scenario_with, tables
 
 TINY = """\
 name: tiny

@@ -45,11 +45,3 @@ def test_what_is_wrong_is_found(run, tmp_path, claim):
     path = folder / f"{table}.parquet"
     damage(pd.read_parquet(path)).to_parquet(path)
     assert claim in soak.contradictions(folder, ROUNDS)
-
-
-def test_growth_is_what_is_added_in_each_round():
-    assert soak.slope([500 + 3 * number for number in range(50)]) == pytest.approx(3)
-
-
-def test_the_picture_of_memory_begins_at_nothing():
-    assert soak.line([0.0, 50.0, 100.0]) == "▁▄█"

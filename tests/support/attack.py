@@ -1,11 +1,9 @@
 """Random scenarios, and what must be the same in each, however it is computed.
 
-    PYTHONPATH=tests/support python -m attack [--minutes 10] [--seed 0]
-
 A scenario is drawn from a seed: a method with options of its own, an order of service, devices, links that vary,
 jitter, availability, codecs, partitions, optimizers. A check computes it in two ways that must agree to the bit, or as
-far as rounding goes. A scenario that is refused must be refused in one line. What disagrees is printed with its seed,
-and `python -m attack --seed SEED` begins with it.
+far as rounding goes. A scenario that is refused must be refused in one line. `benchmarks/attack.py` draws as many
+scenarios as one likes.
 """
 
 from __future__ import annotations
@@ -13,10 +11,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-import time
 import traceback
-from argparse import ArgumentParser
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -228,28 +223,3 @@ def verdict(check: Callable[[Values, Path], str | None], seed: int) -> str | Non
             return f"fails: {error}"
         except Exception:
             return traceback.format_exc()
-
-
-def main() -> None:
-    """Attack until the time is over."""
-    parser = ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    tally: Counter[tuple[str, str]] = Counter()
-    until_s, seed = time.monotonic() + 60 * given.minutes, given.seed
-    while time.monotonic() < until_s:
-        check = CHECKS[seed % len(CHECKS)]
-        found = verdict(check, seed) or ""
-        tally[check.__name__, found if found in ("holds", "refused") else "WRONG"] += 1
-        if found not in ("holds", "refused"):
-            print(f"seed {seed}, {check.__name__}: {found}\n{drawn(np.random.default_rng(seed))}\n", flush=True)
-        seed += 1
-    for check in CHECKS:
-        counts = {word: tally[check.__name__, word] for word in ("holds", "refused", "WRONG")}
-        print(f"{check.__name__:36}" + "  ".join(f"{word} {count}" for word, count in counts.items()))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,16 @@
-"""Strategies that damage what a user hands in: scenarios as trees and as text, tables, and JSON."""
+"""Strategies that damage what a user hands in, scenarios as trees and as text, tables, and JSON; and who judges.
+
+Any input has exit code 0, or 2 with one line; in time, and in little memory.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
+import resource
+import signal
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +18,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
+from sfl_sim.cli import main
 from sfl_sim.methods import METHODS
 from sfl_sim.scenario import yaml_text
 from sfl_sim.scenario.schema import Schema, json_schema, members
@@ -232,3 +241,105 @@ def scenario_texts() -> st.SearchStrategy[bytes]:
     return mangled(
         st.sampled_from([written(tree) for tree in small_scenarios()]) | st.builds(written, scenario_trees())
     )
+
+
+HEADER_ROWS = 25
+PLACES = {
+    "devices": "compute: {profile: FILE}",
+    "costs": "compute: {cost: FILE}",
+    "network": "network: {profile: FILE}",
+    "network/traces": "network: {trace: FILE}",
+    "power": "power: {compute_w: 1, radio: FILE}",
+    "availability": "availability: {profile: FILE, lost: wait}",
+    "shared": "network: {shared: {file: FILE}}",
+}
+OWN = {
+    "availability": "client,start_s,end_s,period_s\na,0,10,100\na,20,30,100\nb,5,50,60\n",
+    "shared": "from,to,capacity_bps\nclient,ap,1e6\nap,server,1e7\n",
+    "arrivals": "time_s,client\n0,0\n1.5,1\n",
+}
+NUMERALS = st.sampled_from(
+    [*map(str, NUMBERS), "", "0x10", "1_000", "1,5", "1 e3", "٣", "+1", "--1", "1e999", ".", *WORDS]
+)
+
+
+@cache
+def shipped() -> list[tuple[str, str]]:
+    """Kind and first rows of every profile."""
+    found = list(OWN.items())
+    for kind in PLACES:
+        for path in sorted((HOME / "profiles" / kind).glob("*.csv")):
+            lines = path.read_text().splitlines(keepends=True)
+            found.append((kind, "".join(lines[:HEADER_ROWS] + lines[-1:])))
+    return found
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[str, bytes]:
+    """The kind of a table, and the bytes of its file."""
+    kind, text = draw(st.sampled_from(shipped()))
+    lines = text.splitlines()
+    for _ in range(draw(st.integers(0, 3))):
+        row = draw(st.integers(0, len(lines) - 1))
+        cells = lines[row].split(",")
+        cells[draw(st.integers(0, len(cells) - 1))] = draw(NUMERALS)
+        lines[row] = ",".join(cells)
+    content = "\n".join(lines).encode(errors="surrogatepass")
+    return kind, draw(mangled(st.just(content))) if draw(st.booleans()) else content
+
+
+def scenario_with(kind: str, file: Path) -> str:
+    """A small scenario that uses it."""
+    if kind == "arrivals":
+        served = f"serving: {{arrivals: {{kind: trace, file: {file}}}}}"
+        return f"{served}\nmethod: {{name: multiexit}}\nclients: {{count: 3}}\n"
+    return f"clients: {{count: 3, {PLACES[kind].replace('FILE', str(file))}}}\nmethod: {{name: splitfed_v1}}\n"
+
+
+CPU_S, WALL_S = 30, 300
+MEMORY_BYTES = 2 * 2**30
+MAX_LINE = 3000
+
+
+class Hangs(BaseException):
+    """A call has taken too long."""
+
+
+def told(*arguments: Any) -> str | None:
+    """Call the command in this process; the one line in which bad input was refused, or None if it was fine."""
+    code, err = 0, io.StringIO()
+    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()), _bounded():
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = stop.code
+    line = err.getvalue()
+    assert code in (0, 2), line
+    if code == 0:
+        return None
+    assert line.startswith("sfl-sim: "), line
+    assert line.removesuffix("\n").isprintable(), line
+    assert len(line) < MAX_LINE, line
+    return line
+
+
+@contextlib.contextmanager
+def _bounded() -> Iterator[None]:
+    def ring(*_: object) -> None:
+        raise Hangs(f"longer than {CPU_S} s of computing, or {WALL_S} s")
+
+    before = {number: signal.signal(number, ring) for number in (signal.SIGPROF, signal.SIGALRM)}
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as pages:
+        in_use = int(pages.read().split()[0]) * resource.getpagesize()
+    signal.setitimer(signal.ITIMER_PROF, CPU_S)
+    signal.alarm(WALL_S)
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + MEMORY_BYTES, limits[1]))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.alarm(0)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+        for number, handler in before.items():
+            signal.signal(number, handler)
