@@ -102,30 +102,6 @@ def test_a_config_decides_neither_the_kernel_of_attention_nor_types_dropout_or_c
     assert torch.equal(whole.weights(x, training=True), plain)
 
 
-@pytest.mark.parametrize(
-    ("name", "n_tokens", "sizes"),
-    [
-        # parameters of embedding, block, all (with one matrix for embedding and head); dense and attention MACs of a
-        # block; MACs of the head
-        (
-            "llama_3_2_1b",
-            128_256,
-            (262_668_288, 60_821_504, 1_235_814_400, 31_138_512_896, 1_073_741_824, 134_486_163_456),
-        ),
-        ("qwen_2_5_0_5b", 151_936, (136_134_656, 14_912_384, 494_032_768, 7_633_633_280, 469_762_048, 69_700_943_872)),
-        ("gemma_3_270m", 262_144, (167_772_160, 5_573_632, 268_098_176, 2_852_126_720, 536_870_912, 85_899_345_920)),
-    ],
-)
-def test_parameters_and_products_are_those_of_the_publications_to_the_unit(name, n_tokens, sizes):
-    embedding, *blocks, head = network(name, (512,), n_tokens).layers
-    whole = sum(layer.parameters for layer in (embedding, *blocks, head)) - embedding.parameters
-    (costs,) = {(block.parameters, block.macs_by_kind["dense"], block.macs_by_kind["attention"]) for block in blocks}
-    assert (embedding.parameters, costs[0], whole, *costs[1:], head.macs) == sizes
-    assert {block.n_ops for block in blocks} == {8}
-    assert head.out_shape == (512, n_tokens)
-    assert not any(layer.buffers for layer in (embedding, *blocks, head)), "tables of angles are no state"
-
-
 def test_targets_are_the_same_names_in_every_family(tmp_path):
     def adapted(kind, config, *targets):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, **config}))
