@@ -1,12 +1,12 @@
 """Asynchronous methods: clients train side by side, and none waits for others.
 
-As many clients train at a time as take part in a round of other methods: each has a place. It downloads the global
-model, trains a round's mini-batches, and uploads. The server takes the update in, and gives the place to a client that
+As many clients train at a time as take part in a round of other methods: each has a slot. It downloads the global
+model, trains a round's mini-batches, and uploads. The server takes the update in, and gives the slot to a client that
 is idle and there. Meanwhile others go on with what they have downloaded, so that their updates are stale when they
 come: by as many versions as the global model has had since.
 
 A round only says when the run evaluates: it ends when the global model has taken in a number of updates, and clients at
-work then go on into the next one. A client that is lost takes its update along, and its place goes to another at once.
+work then go on into the next one. A client that is lost takes its update along, and its slot goes to another at once.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Asynchronous(SplitStep):
         idle: the clients that do not work.
         visits: how often each client has begun to work, which decides on its mini-batches and random draws.
         arrived, arrival: updates that the server has not taken in yet, and the event that there are any.
-        n_places: places that are taken, some maybe by a client that is yet to be found.
+        n_slots: slots that are taken, some maybe by a client that is yet to be drawn.
         round_number: of the round under way; a client that begins in it has its learning rate.
         worked: clients that have worked in it, or whose update it has taken in.
         staleness: of each update that it has taken in.
@@ -114,7 +114,7 @@ class Asynchronous(SplitStep):
         self.visits: Counter[int] = Counter()
         self.arrived: deque[ClientUpdate] = deque()
         self.arrival = Event("an update of a client")
-        self.n_places = self.n_drawn = 0
+        self.n_slots = self.n_drawn = 0
         self.begin(0)
 
     def begin(self, round: int) -> None:
@@ -124,14 +124,14 @@ class Asynchronous(SplitStep):
         self.staleness: list[int] = []
         self.n_discarded = 0
 
-    def next_update(self, n_places: int) -> Flow:
-        """Wait for an update that is not too stale. Free places are given away when all updates have been taken in."""
+    def next_update(self, n_slots: int) -> Flow:
+        """Wait for an update that is not too stale. Free slots are given away when all updates have been taken in."""
         bound = self.max_staleness
         while True:
             while not self.arrived:
-                for _ in range(n_places - self.n_places):
-                    self.n_places += 1
-                    yield start(self.place())
+                for _ in range(n_slots - self.n_slots):
+                    self.n_slots += 1
+                    yield start(self.slot())
                 yield wait([self.arrival])
                 self.arrival = Event("an update of a client")
             update = self.arrived.popleft()
@@ -142,7 +142,7 @@ class Asynchronous(SplitStep):
                 return update
             self.n_discarded += 1
 
-    def place(self) -> Flow:
+    def slot(self) -> Flow:
         """Let an idle client train; if it is lost, another one."""
         update = None
         while update is None:
@@ -150,7 +150,7 @@ class Asynchronous(SplitStep):
             with suppress(Lost):
                 update = yield from self.client(c)
             self.idle.append(c)
-        self.n_places -= 1
+        self.n_slots -= 1
         self.arrived.append(update)
         yield occur(self.arrival)
 
@@ -161,7 +161,7 @@ class Asynchronous(SplitStep):
             self.n_drawn += 1
             rng = stream(self.task.seed, "asynchronous clients", self.n_drawn)
             c = present_clients[rng.integers(len(present_clients))]
-            if c in self.idle:  # and not in another place, which has waited for it, too
+            if c in self.idle:  # and not in another slot, which has waited for it, too
                 self.idle.remove(c)
                 self.worked.add(c)
                 return c

@@ -357,8 +357,8 @@ class Method(ABC):
 
         Nothing happens if all clients are lost.
         """
-        for place, member in enumerate(state.members if copies else []):
-            yield on(node, Average(), member, [copy.members[place] for copy in copies], self.task.shares(clients))
+        for number, member in enumerate(state.members if copies else []):
+            yield on(node, Average(), member, [copy.members[number] for copy in copies], self.task.shares(clients))
 
     def prepare(self) -> Flow:
         """Give the flow before the first round: clients receive what of their layers is frozen; then `setup`."""

@@ -18,7 +18,7 @@ from sfl_sim.methods.hierarchical import Tiered
 from sfl_sim.methods.split import SplitStep
 from sfl_sim.methods.splitfed_v1 import SplitFedV1
 from sfl_sim.methods.splitfed_v2 import SplitFedV2
-from sfl_sim.methods.tiers import Tree, at
+from sfl_sim.methods.tiers import Tree, relocated
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import SERVER, Flow, ServerNode, expect, on, par, send
 from sfl_sim.training.steps import Average, Relay, RelayBack, Renew
@@ -96,21 +96,21 @@ class Chain(Tiered, SplitStep):
         """Download part-1, copy the other parts, train all, upload part-1."""
         home, *_ = visit.way
         starts = [self.cuts[c], *self.ends]
-        part1 = yield from at(home, self.wire.fetch(self._held(home, 0, self.cuts[c]), c))
+        part1 = yield from relocated(self.wire.fetch(self._held(home, 0, self.cuts[c]), c), home)
         visit.parts = [part1]
         for server, start, stop in zip(visit.way, starts, [*self.ends, len(self.task.network)], strict=True):
             held = self._held(server, start, stop)
             visit.parts.append(held if self.shared and server is SERVER else (yield send(held, server, server)))
         for batch in self.data.batches(c, round):
             yield from self.hops(c, visit, batch, round)
-        visit.parts[0] = yield from at(home, self.wire.deliver(part1, c, round))
+        visit.parts[0] = yield from relocated(self.wire.deliver(part1, c, round), home)
 
     def hops(self, c: int, visit: ChainVisit, batch: Batch, round: int) -> Flow:
         """Train all parts on one mini-batch: forward from hop to hop, the loss at the last, backward the same way."""
         part1, *middle, last = visit.parts
         home = visit.way[0]
         smashed = yield on(c, self.forward, part1, batch)
-        smashed = passed = yield from at(home, self.wire.upload(smashed, part1.part, batch, c, round))
+        smashed = passed = yield from relocated(self.wire.upload(smashed, part1.part, batch, c, round), home)
         for here, above, part in zip(visit.way, visit.way[1:], middle, strict=False):
             passed = yield on(here, Relay(), part, passed)
             passed = yield send(passed, here, above)
@@ -118,7 +118,7 @@ class Chain(Tiered, SplitStep):
         for here, above, part in [*zip(visit.way, visit.way[1:], middle, strict=False)][::-1]:
             gradient = yield send(gradient, above, here)
             gradient = yield on(here, self.relay_back(round), part, gradient)
-        gradient = yield from at(home, self.wire.download(gradient, smashed, part1, c, round))
+        gradient = yield from relocated(self.wire.download(gradient, smashed, part1, c, round), home)
         yield on(c, self.backward(round, c), part1, gradient)
 
     @once_a_round

@@ -117,7 +117,7 @@ class TrainPool(Step):
         total = sum(self.weights[c] * n for c, n in zip(owners, counts, strict=True))
         out = torch.split(part2.weights(z, training=True), counts.tolist())
         theirs = zip(owners, out, torch.split(labels, counts.tolist()), strict=True)
-        losses = [part2.part.loss(found, y) * (self.weights[c] * len(y) / total) for c, found, y in theirs]
+        losses = [part2.part.loss(answers, y) * (self.weights[c] * len(y) / total) for c, answers, y in theirs]
         differentiate(torch.stack(losses).sum())
         self.optimiser.step(part2.weights)
 

@@ -74,7 +74,7 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
         samples, server, up_bps = self.data.seen(c), seen.server_macs_per_s, seen.up_bps(c)
         assert server is not None
         assert up_bps is not None
-        found = {}
+        times_s = {}
         for cut in self.cuts:
             part1, part2 = self.parts[cut]
             part = part1.part
@@ -83,8 +83,8 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
             sent_bytes = samples * (part.out_numel * part.wire_dtype.itemsize + part.label_bytes)
             if self.options.count_models:
                 sent_bytes += 2 * (part.size_bytes + self.heads[cut].size_bytes)
-            found[cut] = max(at_client_s, at_server_s) + 8 * sent_bytes / up_bps
-        return found
+            times_s[cut] = max(at_client_s, at_server_s) + 8 * sent_bytes / up_bps
+        return times_s
 
     def _macs(self, cut: int) -> float:
         return self.parts[cut][0].part.macs + self.heads[cut].part.macs
@@ -120,10 +120,10 @@ def smoothed(values: Sequence[float]) -> float:
     >>> round(smoothed([10, 12, 11]), 4)
     11.1111
     """
-    found = values[0]
+    average = values[0]
     for value in values[1:]:
-        found = NEWEST * value + (1 - NEWEST) * found
-    return found
+        average = NEWEST * value + (1 - NEWEST) * average
+    return average
 
 
 def deepest(times_s: Mapping[int, Mapping[int, float]]) -> dict[int, int]:

@@ -81,8 +81,8 @@ class TrainAggregated(TrainMerged):
         g_of = torch.split(g, sizes)
         virtual, g_virtual, members = self._virtual(torch.split(z.detach(), sizes), g_of, n_virtual)
         virtual.requires_grad_(z.requires_grad)
-        places = zip(torch.split(out, sizes), g_of, n_virtual, strict=True)
-        own = torch.cat([(rows[n:] * g_rows[n:]).flatten() for rows, g_rows, n in places])
+        clients = zip(torch.split(out, sizes), g_of, n_virtual, strict=True)
+        own = torch.cat([(rows[n:] * g_rows[n:]).flatten() for rows, g_rows, n in clients])
         # The sum whose gradient is wanted: gradients at outputs are constants in it.
         differentiate(own.sum() + (part2.weights(virtual, training=True) * g_virtual).sum())
         self.optimiser.step(part2.weights)

@@ -41,7 +41,7 @@ class TrainedExits:
 
     Attributes:
         model: its front end and exit, and further parts that it uploads, as they arrive.
-        theta: the pieces of its copy of the server's model that its features have entered, by their place in theta.
+        theta: the pieces of its copy of the server's model that its features have entered, by their number.
         own: its front end and exit as it has trained them, where that matters.
     """
 
@@ -97,21 +97,22 @@ class ExitMethod(Method):
         return (network, cut) if network.lora else (exit_network(network, cut), cut + 1)
 
     def entry(self, c: int) -> int:
-        """The place in theta of the piece that the features of client `c` enter."""
+        """Return the number of the piece of theta that the features of client `c` enter."""
         return self.depths.index(self.task.cuts[c])
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """Train, then average: phi, h and the last layer at the aggregator, theta at the server."""
         trained = yield par({c: self.client(c, round) for c in clients})
-        for place, piece in enumerate(self.phi):
-            yield from self._average(0, piece, trained, [c for c in trained if self.entry(c) >= place])
+        for number, piece in enumerate(self.phi):
+            yield from self._average(0, piece, trained, [c for c in trained if self.entry(c) >= number])
         for depth, h in self.h.items():
             yield from self._average(1, h, trained, [c for c in trained if self.task.cuts[c] == depth])
         for piece in self.classifier:
             yield from self._average(2, piece, trained, list(trained))
-        for place, piece in enumerate(self.theta):
-            if any(place in one.theta for one in trained.values()):  # a copy without features is what the piece was
-                copies = [one.theta.get(place, piece) for one in trained.values()]
+        for number, piece in enumerate(self.theta):
+            entered = [visit.theta.get(number) for visit in trained.values()]
+            if any(entered):
+                copies = [copy or piece for copy in entered]  # one without features is what the piece was
                 yield from self.average(SERVER, piece, copies, list(trained))
 
     def _average(

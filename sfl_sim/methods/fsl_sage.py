@@ -177,6 +177,6 @@ class SageAlign(Step):
         for _ in range(self.epochs):
             x = z.detach().requires_grad_()
             loss = head.part.loss(head.weights(x, training=True), labels)
-            (found,) = torch.autograd.grad(loss, x, create_graph=True)
-            differentiate((found - goal).square().sum())
+            (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+            differentiate((gradient - goal).square().sum())
             self.optimiser.step(head.weights)

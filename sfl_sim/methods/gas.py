@@ -132,8 +132,8 @@ class PriorGradient(InputGradient):
 
     prior: tuple[float, ...]
 
-    def outputs(self, found: Tensor) -> Tensor:
-        return found + torch.tensor(self.prior, dtype=found.dtype, device=found.device)
+    def outputs(self, answers: Tensor) -> Tensor:
+        return answers + torch.tensor(self.prior, dtype=answers.dtype, device=answers.device)
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,8 @@ class Observe(Step):
     def run(self, statistics: State, smashed: Sequence[Value]) -> Tensor:
         """Merge with what is there: weights (L,), means and variances (L, A)."""
         z, labels = rows_of(smashed)
-        found = moments(z.flatten(1), one_hot(labels, self.n_labels).to(z.dtype), self.weight)
-        statistics.content = found if statistics.content is None else merged_moments(statistics.content, found)
+        new = moments(z.flatten(1), one_hot(labels, self.n_labels).to(z.dtype), self.weight)
+        statistics.content = new if statistics.content is None else merged_moments(statistics.content, new)
         seen: Tensor = (statistics.content[0] > 0).all().to(z.dtype)
         return seen
 
@@ -214,7 +214,7 @@ class TrainFilled(Step):
         noise = torch.randn(n_labels, rows, means.shape[1], generator=generator, dtype=means.dtype).to(z.device)
         drawn = (means.unsqueeze(1) + noise * (variances + LEAST_VARIANCE).sqrt().unsqueeze(1)).to(z.dtype)
         is_label = one_hot(labels, n_labels)
-        place = (is_label.cumsum(dim=0) * is_label).sum(dim=1) - 1  # of a row among those of its label
-        place = torch.where(place < rows, labels * rows + place, n_labels * rows)
-        filled = torch.cat([drawn.flatten(0, 1), drawn[0, :1]]).index_copy(0, place, z.flatten(1))[:-1]
+        row = (is_label.cumsum(dim=0) * is_label).sum(dim=1) - 1  # of a row among those of its label
+        row = torch.where(row < rows, labels * rows + row, n_labels * rows)
+        filled = torch.cat([drawn.flatten(0, 1), drawn[0, :1]]).index_copy(0, row, z.flatten(1))[:-1]
         return filled.view(-1, *z.shape[1:]), torch.arange(n_labels, device=labels.device).repeat_interleave(rows)

@@ -99,7 +99,7 @@ class Harmony(ExitMethod, survives=True):
             yield from self.minibatch(c, w, theta, (b1, b2), route, round)
         w = yield from self.wire.deliver(w, c, round)
         entered = range(min(route.first for route in routes), len(self.theta))
-        return TrainedExits(w, {place: theta.members[place] for place in entered})
+        return TrainedExits(w, {number: theta.members[number] for number in entered})
 
     def minibatch(
         self, c: int, w: Bundle, theta: Bundle, batches: tuple[Batch, Batch], route: Route, round: int
@@ -157,7 +157,7 @@ class Harmony(ExitMethod, survives=True):
 
 @dataclass(frozen=True)
 class Route:
-    """The places where the two views enter theta.
+    """The pieces of theta that the two views enter.
 
     Attributes:
         d: the first piece that z++ runs through.

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import Method, MethodOptions, Task
-from sfl_sim.methods.tiers import Tree, at
+from sfl_sim.methods.tiers import Tree, relocated
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import SERVER, Flow, ServerNode, Value, par, send
 
@@ -40,7 +40,7 @@ class Tiered(Method):
         return self._groups
 
     def install(self, c: int) -> Flow:
-        return at(self.task.tiers.homes(1)[c], super().install(c))
+        return relocated(super().install(c), self.task.tiers.homes(1)[c])
 
     def setup(self) -> Flow:
         """Send what is frozen down, tier by tier, unless it is installed."""
@@ -109,12 +109,13 @@ class Hierarchical(Tiered):
     def setup(self) -> Flow:
         """Send what is frozen down; then the setups of the hosts."""
         yield from super().setup()
-        yield par(at(server, host.setup()) for server, host in self.hosts.items())
+        yield par(relocated(host.setup(), server) for server, host in self.hosts.items())
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """A round of every host with its clients; then the averages that are due."""
         groups = yield from self.begin(round, clients)
-        yield par(at(server, self.hosts[server].round(round, group)) for server, group in groups.items() if group)
+        rounds = {server: self.hosts[server].round(round, group) for server, group in groups.items() if group}
+        yield par(relocated(flow, server) for server, flow in rounds.items())
         self.tree.count({server: self.weight(group) for server, group in groups.items()})
         yield from self.tree.average(round)
 

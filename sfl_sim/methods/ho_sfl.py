@@ -107,17 +107,17 @@ class HoSfl(SplitMethod, survives=True):
         """One step of both parts; gives the clients that have taken it."""
         options, self.arrived = self.options, {}
         directions = Directions(options.dist, options.directions, options.mu, self.task.seed, (round, number))
-        found = yield par({c: self.client(c, batch, directions, round) for c, batch in batches.items()})
+        slopes = yield par({c: self.client(c, batch, directions, round) for c, batch in batches.items()})
         if self.arrived:
             gradients = [self.arrived[c] for c in batches if c in self.arrived]
             yield on(SERVER, StepByMean(self.optimiser(round, SERVER)), self.part2, gradients)
-        if not found:
+        if not slopes:
             return set()
-        done = Done(round, SeededStep(self.optimiser(round, next(iter(found))), directions), State("numbers"))
-        mean = yield on(SERVER, Mean(), done.slopes, list(found.values()))
+        done = Done(round, SeededStep(self.optimiser(round, next(iter(slopes))), directions), State("numbers"))
+        mean = yield on(SERVER, Mean(), done.slopes, list(slopes.values()))
         self.history.append(done)
         yield on(AGGREGATOR, done.step, self.part1, mean)
-        return set((yield par({c: self.follow(c, done.step, mean) for c in found})))
+        return set((yield par({c: self.follow(c, done.step, mean) for c in slopes})))
 
     def client(self, c: int, batch: Batch, directions: Directions, round: int) -> Flow:
         """Send activations, and the slopes along the directions of what their gradient says of part-1."""
@@ -224,6 +224,6 @@ class Mean(Step):
 
     def run(self, mean: State, slopes: Sequence[Value]) -> Tensor:
         """Give the mean (P,)."""
-        mean.content = torch.stack([each.load() for each in slopes]).mean(dim=0)
-        found: Tensor = mean.content
-        return found
+        mean.content = torch.stack([client_slopes.load() for client_slopes in slopes]).mean(dim=0)
+        numbers: Tensor = mean.content
+        return numbers

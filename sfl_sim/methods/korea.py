@@ -164,8 +164,8 @@ class Korea(Method, survives=True):
         for number in range(len(self.branches), len(clients)):
             history = LabelHistory(np.zeros(len(self.task.label_names)))
             self.branches.append(KoreaBranch(number, self.part1, self.part2, history))
-        places = stream(self.task.seed, "korea branches", round).permutation(len(self.branches))
-        dealt = zip(places, self.branches, strict=True)
+        numbers = stream(self.task.seed, "korea branches", round).permutation(len(self.branches))
+        dealt = zip(numbers, self.branches, strict=True)
         return {clients[i]: replace(branch) for i, branch in dealt if i < len(clients)}
 
     def request(self, branches: Mapping[int, KoreaBranch], present_clients: Sequence[int], round: int) -> None:
@@ -180,7 +180,7 @@ class Korea(Method, survives=True):
         idle[list(branches)] = self.options.assistants == "all"
         others = np.flatnonzero(idle)
         for c, branch in branches.items():
-            if self.assistants.told[c].occurred:
+            if self.assistants.registered[c].occurred:
                 q = self.lacking(branch, c)
                 draw = round, branch.number
                 candidates = stream(self.task.seed, "korea assistants", *draw).permutation(others[others != c])
@@ -256,8 +256,8 @@ class Korea(Method, survives=True):
 
         sums = yield par({c: both(branch, client_norm) for c, (branch, client_norm) in client_norms.items()})
         total = 0.0
-        for one in sums.values():
-            number = yield read(one)
+        for norm in sums.values():
+            number = yield read(norm)
             if number is None:  # in a timing-only run: the proportion stays
                 return
             total += number

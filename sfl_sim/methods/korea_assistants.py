@@ -106,7 +106,7 @@ class Assistants:
     Attributes:
         patience_s: how long the server waits for an answer before it asks other clients.
         least: a client is asked for at least so many samples, or not at all: two where batch norm needs two.
-        told: (C) events: the label counts of this client have arrived.
+        registered: (C) events: the label counts of this client have arrived.
         owing: clients that were late and have not answered yet.
         tally: counts of the round: samples `requested` and `collected`, `assistants` asked, those that were `late`, and
             `bytes` of requests, models and features.
@@ -114,7 +114,7 @@ class Assistants:
 
     patience_s: float
     least: int
-    told: list[Event] = field(default_factory=list)
+    registered: list[Event] = field(default_factory=list)
     owing: set[int] = field(default_factory=set)
     tally: Counter[str] = field(default_factory=Counter)
 
@@ -130,9 +130,9 @@ class Assistants:
 
         for c, telling in enumerate(tellings):
             told = Event(f"the label counts of client {c}")
-            self.told.append(told)
+            self.registered.append(told)
             yield start(tell(telling, told))
-        yield wait(self.told, self.patience_s)
+        yield wait(self.registered, self.patience_s)
 
 
 class Request:
@@ -165,7 +165,7 @@ class Request:
     def ask(self, missing: Ints) -> list[Share]:
         """Make shares for the next candidates. Each is asked only once; one that owes an answer is skipped."""
         assistants = self.assistants
-        free = (int(c) for c in self.candidates if c not in assistants.owing and assistants.told[c].occurred)
+        free = (int(c) for c in self.candidates if c not in assistants.owing and assistants.registered[c].occurred)
         shares = list(divide(missing, free, self.task.label_counts, assistants.least))
         # With endless patience no other client is asked later, and the list of a large fleet would take memory.
         asks_again, asked = assistants.patience_s < inf, [share.assistant for share in shares]

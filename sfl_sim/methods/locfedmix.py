@@ -128,7 +128,7 @@ def decoder_network(net: Network, cut: int) -> Network:
 
 
 class MixedPair(NamedTuple):
-    """A mixture: places of two clients, and the share of the first."""
+    """A mixture: numbers of two clients, and the share of the first."""
 
     one: int
     other: int
@@ -188,11 +188,11 @@ class TrainMixed(Step):
         answers = part2.weights(torch.cat([z, *mixed]), training=True)
         out = torch.split(answers, [*sizes, *map(len, mixed)])
         n_mixtures = Counter(pair.one for pair in self.pairs)
-        own = [k * loss_of(found, y) for k, found, (_, y) in zip(self.shares, out, theirs, strict=False)]
+        own = [k * loss_of(scores, y) for k, scores, (_, y) in zip(self.shares, out, theirs, strict=False)]
         others = [
             self.shares[pair.one] / n_mixtures[pair.one]
-            * (pair.share * loss_of(found, y_one) + (1 - pair.share) * loss_of(found, y_other))
-            for pair, found, (y_one, y_other) in zip(self.pairs, out[len(sizes) :], targets, strict=True)
+            * (pair.share * loss_of(scores, y_one) + (1 - pair.share) * loss_of(scores, y_other))
+            for pair, scores, (y_one, y_other) in zip(self.pairs, out[len(sizes) :], targets, strict=True)
         ]  # fmt: skip
         differentiate(torch.stack([*own, *others]).sum())
         self.optimiser.step(part2.weights)

@@ -95,6 +95,6 @@ class MuSplitFed(Ahead, survives=True):
         """w <- w + eta_g * the mean of (w_c - w), of both parts."""
         n, rate = len(trained), self.options.global_lr
         sides = ((SERVER, self.part2, 1), (AGGREGATOR, self.part1, 0))
-        for node, state, place in sides if n else ():
-            copies = [state, *(each[place] for each in trained.values())]
+        for node, state, side in sides if n else ():
+            copies = [state, *(both[side] for both in trained.values())]
             yield on(node, Average(), state, copies, [1 - rate, *[rate / n] * n])

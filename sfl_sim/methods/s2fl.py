@@ -49,7 +49,7 @@ class S2FL(Pooled, survives=True):
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         groups = balanced(self.task.label_counts[list(clients)], self.options.groups)
-        self.group_of = {clients[place]: number for number, group in enumerate(groups) for place in group}
+        self.group_of = {clients[k]: number for number, group in enumerate(groups) for k in group}
         yield from super().round(round, clients)
 
     def batch_sizes(self, clients: Sequence[int]) -> dict[int, int]:
@@ -84,20 +84,20 @@ def balanced(counts: NDArray[np.int64], n_groups: int) -> list[list[int]]:
     """Divide clients with label `counts` (K, L) into groups of equal size, or sizes that differ by one.
 
     They begin in the given order; the exchange of two clients that makes `imbalance` smallest is made as long as one
-    makes it smaller, at most `SWEEPS` times. Gives each group's places in `counts`.
+    makes it smaller, at most `SWEEPS` times. Gives each group's rows of `counts`.
 
     >>> balanced(np.array([[10, 0], [8, 2], [0, 10], [2, 8]]), 2)
     [[3, 1], [2, 0]]
     """
-    places = np.array_split(np.arange(len(counts)), min(n_groups, len(counts)))
-    groups = [group.tolist() for group in places]
+    rows = np.array_split(np.arange(len(counts)), min(n_groups, len(counts)))
+    groups = [group.tolist() for group in rows]
     for _ in range(SWEEPS):
         best, swap = imbalance(counts, groups) - 1e-12, None
         for a, b in combinations(range(len(groups)), 2):
             for i, j in product(range(len(groups[a])), range(len(groups[b]))):
                 groups[a][i], groups[b][j] = groups[b][j], groups[a][i]
-                if (found := imbalance(counts, groups)) < best:
-                    best, swap = found, (a, i, b, j)
+                if (new := imbalance(counts, groups)) < best:
+                    best, swap = new, (a, i, b, j)
                 groups[a][i], groups[b][j] = groups[b][j], groups[a][i]
         if swap is None:
             break

@@ -299,7 +299,7 @@ class FusionProgress:
         visits: of all clients, by j.
         fusion: m_j of all surrogates, and mbar.
         T: mini-batches on which each client's surrogate steps: fewer than the client has once it is lost.
-        row: the place of each m_j in the fusion.
+        row: row of each m_j in the fusion.
         lost: clients that have been lost.
         differentiated: by (j, tau), the server has the gradient, with the barrier `relaxed`.
         updated: by (j, tau), the surrogate has made its step.

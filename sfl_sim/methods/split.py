@@ -50,7 +50,7 @@ class SplitStep(Method):
 
 
 class TwoParts(Method):
-    """A method whose model is cut at one place for all clients: into `part1` and `part2`."""
+    """A method whose model is cut after the same layer for all clients: into `part1` and `part2`."""
 
     only_averages = True
 

@@ -153,7 +153,7 @@ class TrainKept(TrainAlone):
             memory.content = [tuple(map(torch.cat, zip(*memory.content, strict=True)))]
         ((numbers, activations, labels),) = memory.content
         order = numbers.argsort()
-        places = order[torch.searchsorted(numbers, torch.from_numpy(data.numbers), sorter=order)].to(labels.device)
+        rows = order[torch.searchsorted(numbers, torch.from_numpy(data.numbers), sorter=order)].to(labels.device)
         kept = Value("smashed", samples=data.samples, step=data.step)
-        kept.content = activations[places], labels[places]
+        kept.content = activations[rows], labels[rows]
         super().run(part, kept)

@@ -1,4 +1,4 @@
-"""Tiers of servers in methods: whom each server serves, flows at another place, and averages from tier to tier.
+"""Tiers of servers in methods: whom each server serves, flows at another server, and averages from tier to tier.
 
 Hierarchical averaging: 2412.07197 and 2603.08687 (docs/methods/several_servers.md).
 """
@@ -92,8 +92,8 @@ class Tiers:
         return groups
 
 
-def at(server: ServerNode, flow: Flow) -> Flow:
-    """Run a flow that names the main server and the aggregator at the place of another server instead."""
+def relocated(flow: Flow, server: ServerNode) -> Flow:
+    """Run a flow with another server in the place of the main one."""
     there: dict[Node, ServerNode] = {SERVER: server, AGGREGATOR: aggregator_of(server)}
     result: Any = None
     error: Lost | None = None
@@ -109,9 +109,9 @@ def at(server: ServerNode, flow: Flow) -> Flow:
         elif isinstance(op, Send):
             op.src, op.dst = there.get(op.src, op.src), there.get(op.dst, op.dst)
         elif isinstance(op, Par):
-            op.flows = [at(server, one) for one in op.flows]
+            op.flows = [relocated(inner, server) for inner in op.flows]
         elif isinstance(op, Start):
-            op.flow = at(server, op.flow)
+            op.flow = relocated(op.flow, server)
         result = error = None
         try:
             result = yield op
@@ -201,13 +201,13 @@ class Tree:
         """Give the average of all copies if it were taken now, part by part; `weights` are of the first tier."""
         if self.is_even:
             return [*self.parts[SERVER].values()]
-        found: dict[int, Replica] = {}
+        averages: dict[int, Replica] = {}
         for tier in self.tiers.tiers:
             of_each = [weights.get(server, 0.0) for server in tier.servers]
-            for number in self.parts[tier.servers[0]].keys() - found.keys():
-                found[number] = _averaged([self.parts[server][number] for server in tier.servers], of_each)
+            for number in self.parts[tier.servers[0]].keys() - averages.keys():
+                averages[number] = _averaged([self.parts[server][number] for server in tier.servers], of_each)
             weights = summed(tier, of_each)
-        return [found.get(number, part) for number, part in self.parts[SERVER].items()]
+        return [averages.get(number, part) for number, part in self.parts[SERVER].items()]
 
 
 def summed(tier: ServedTier, of_each: Sequence[float]) -> dict[ServerNode, float]:

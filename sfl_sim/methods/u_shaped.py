@@ -128,7 +128,7 @@ class LossAtLabels(Step):
     name = "assess"
 
     def work(self, model: Replica | Bundle, passed: Value, batch: Batch) -> Work:
-        return Work.total(one.part.work(passed.samples, passes=3) for one in _tail(model))
+        return Work.total(replica.part.work(passed.samples, passes=3) for replica in _tail(model))
 
     def out(self, model: Replica | Bundle, passed: Value, batch: Batch) -> Value:
         """n * A*b_e bytes, as many as have come without a codec."""
@@ -138,11 +138,11 @@ class LossAtLabels(Step):
     def run(self, model: Replica | Bundle, passed: Value, batch: Batch) -> Tensor | None:
         """The gradient of the mean loss at the input (n, ...), evaluated before the step."""
         x = out = passed.load()[0].detach().requires_grad_()
-        for one in _tail(model):
-            out = one.weights(out, training=True)
+        for replica in _tail(model):
+            out = replica.weights(out, training=True)
         differentiate(self.sender.loss(out, batch.load()[1]))
-        for one in _tail(model):
-            self.optimiser.step(one.weights)
+        for replica in _tail(model):
+            self.optimiser.step(replica.weights)
         gradient: Tensor | None = x.grad
         return gradient
 

@@ -91,9 +91,9 @@ class Answers:
     device_correct: NDArray[np.bool_]
     server_correct: NDArray[np.bool_]
 
-    def at(self, places: Ints) -> Answers:
-        """Select the answers to the samples at `places` (n,)."""
-        return Answers(self.entropy[places], self.device_correct[places], self.server_correct[places])
+    def at(self, rows: Ints) -> Answers:
+        """Select the answers to the samples at `rows` (n,)."""
+        return Answers(self.entropy[rows], self.device_correct[rows], self.server_correct[rows])
 
 
 def answers_of_clients(
@@ -157,18 +157,18 @@ def representations(
         network: whose layers the models are.
         x, prepare: the images, and what makes them the models' input.
     """
-    by_place: dict[int, Tensor] = {}
+    by_row: dict[int, Tensor] = {}
     with torch.inference_mode():
         for client in np.unique(clients).tolist():
-            places = np.flatnonzero(clients == client)
+            rows = np.flatnonzero(clients == client)
             parts = (*models[client].front, *models[client].back)
             *earlier, last = (replica for part in parts for replica in part.members if len(replica.part.skeleton))
-            for start in range(0, len(places), BATCH):
-                chunk = places[start : start + BATCH]
+            for start in range(0, len(rows), BATCH):
+                chunk = rows[start : start + BATCH]
                 out = through(earlier, prepare(x[torch.from_numpy(chunk).to(x.device)]))
                 out = _but_last_layer(last, network, out)
-                by_place |= dict(zip(chunk.tolist(), out.flatten(1).double().cpu(), strict=True))
-        return torch.stack([by_place[place] for place in range(len(clients))]).numpy()
+                by_row |= dict(zip(chunk.tolist(), out.flatten(1).double().cpu(), strict=True))
+        return torch.stack([by_row[row] for row in range(len(clients))]).numpy()
 
 
 def _but_last_layer(last: Replica, network: Network, x: Tensor) -> Tensor:

@@ -72,24 +72,24 @@ def _held_bytes(network: Network) -> NDArray[np.int64]:
 
 def _held_by(network: Network) -> NDArray[np.int64]:
     (whole,) = network.split(seed=0, device=torch.device("cpu"))
-    of_weights = {_place(tensor) for tensor in (whole.weights.flat, whole.weights.buffers, *whole.weights.frozen)}
+    of_weights = {_address(tensor) for tensor in (whole.weights.flat, whole.weights.buffers, *whole.weights.frozen)}
     merged: list[Tensor] = []
     kept: dict[int, int] = {}
     by_cut: list[tuple[int, int]] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        if (place := _place(tensor)) not in of_weights:
-            kept[place] = tensor.untyped_storage().nbytes()
+        if (address := _address(tensor)) not in of_weights:
+            kept[address] = tensor.untyped_storage().nbytes()
         return tensor.detach()
 
     def after_layer(_layer: nn.Module, inputs: tuple[Tensor], out: Tensor) -> None:
-        last = kept | {_place(out): out.untyped_storage().nbytes()}
-        whole = last | {_place(each): each.untyped_storage().nbytes() for each in inputs}
+        last = kept | {_address(out): out.untyped_storage().nbytes()}
+        whole = last | {_address(each): each.untyped_storage().nbytes() for each in inputs}
         by_cut.append((sum(last.values()), sum(whole.values())))
 
     def is_a_weight(_adapter: nn.Module, _inputs: object, out: Tensor) -> None:
         merged.append(out)  # alive, so that nothing else gets its memory
-        of_weights.add(_place(out))
+        of_weights.add(_address(out))
 
     for module in whole.part.skeleton.modules():
         if isinstance(module, Adapter):
@@ -104,6 +104,6 @@ def _held_by(network: Network) -> NDArray[np.int64]:
     return np.reshape(by_cut, (len(SAMPLES), -1, 2)).swapaxes(1, 2)
 
 
-def _place(tensor: Tensor) -> int:
+def _address(tensor: Tensor) -> int:
     """Return what tells the memory of a tensor that is alive from that of others, also if it has a shape alone."""
     return int(tensor.untyped_storage()._cdata)

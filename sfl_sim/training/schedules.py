@@ -63,12 +63,12 @@ def torch_rates(name: str, options: Mapping[str, Any]) -> Callable[[float, int],
         optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr)
         lengths = {length: rounds for length in LENGTHS if length in arguments and length not in options}
         scheduler = make(optimiser, **lengths, **options)
-        found = []
+        by_round = []
         for _ in range(rounds):
-            found.append(float(optimiser.param_groups[0]["lr"]))
+            by_round.append(float(optimiser.param_groups[0]["lr"]))
             optimiser.step()
             scheduler.step()
-        return tuple(found)
+        return tuple(by_round)
 
     return rates
 

@@ -138,9 +138,9 @@ class InputGradient(Step):
         gradient: Tensor | None = x.grad
         return gradient
 
-    def outputs(self, found: Tensor) -> Tensor:
+    def outputs(self, answers: Tensor) -> Tensor:
         """Give the outputs of which the loss is taken: those of the part."""
-        return found
+        return answers
 
 
 @dataclass(frozen=True)
@@ -194,10 +194,10 @@ class Average(Step):
         part = into.part
         velocity = into.has_velocity * part.n_parameters
         if part.aggregate == "concat":
-            numel = sum(place.adapter.rank * math.prod(place.adapter.shape) for place in part.adapters)
+            numel = sum(slot.adapter.rank * math.prod(slot.adapter.shape) for slot in part.adapters)
             return Work.of(len(replicas) * (numel + velocity + part.n_buffers))
         if part.aggregate == "svd":
-            ranks = [(len(replicas) * place.adapter.rank, sum(place.adapter.shape)) for place in part.adapters]
+            ranks = [(len(replicas) * slot.adapter.rank, sum(slot.adapter.shape)) for slot in part.adapters]
             macs = sum(rank**2 * (sides + rank) for rank, sides in ranks)
             return Work.of(macs + len(replicas) * (velocity + part.n_buffers))
         return Work.of(len(replicas) * (part.n_parameters + velocity + part.n_buffers))

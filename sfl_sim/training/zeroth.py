@@ -66,7 +66,7 @@ class Directions:
         elif self.dist == "sphere":
             u *= math.sqrt(len(u)) / u.norm()
         pieces = zip(replicas, torch.split(u, sizes), strict=True)
-        return [one.part.with_gaps(piece, one.part.shapes).to(first.device) for one, piece in pieces]
+        return [replica.part.with_gaps(piece, replica.part.shapes).to(first.device) for replica, piece in pieces]
 
     def all(self, replicas: Sequence[Replica]) -> Iterator[list[Tensor]]:
         """Draw one direction after another."""
@@ -83,9 +83,9 @@ class Directions:
 def shifted(replicas: Sequence[Replica], x: Tensor, u: Sequence[Tensor] | None = None, by: float = 0.0) -> Tensor:
     """Run replicas one after another on x (n, ...) at weights shifted by `by` times u, which are made and dropped."""
     with torch.no_grad():
-        for place, replica in enumerate(replicas):
+        for number, replica in enumerate(replicas):
             weights, part = replica.weights, replica.part
-            flat = weights.flat if u is None else torch.add(weights.flat, u[place], alpha=by)
+            flat = weights.flat if u is None else torch.add(weights.flat, u[number], alpha=by)
             x = part.call(part.views(flat), weights.frozen, weights.buffer_views, x, training=False)
     return x
 
@@ -169,7 +169,7 @@ class Slopes(Step):
         if at_cut is None:  # all of part-1 is frozen
             return torch.zeros(self.directions.count)
         apart = (shifted([part1], x, u, mu) - z for u in self.directions.all([part1]))
-        return torch.stack([(at_cut * each).sum() / mu for each in apart]).float()
+        return torch.stack([(at_cut * change).sum() / mu for change in apart]).float()
 
 
 @dataclass(frozen=True)
@@ -225,5 +225,5 @@ class CentralSlope(Step):
     def run(self, part2: Replica, smashed: Value, ahead: Value, behind: Value) -> Tensor:
         """Give the slope (1,), in float32."""
         labels = smashed.load()[1]
-        losses = [part2.part.loss(shifted([part2], one.load()[0]), labels) for one in (ahead, behind)]
+        losses = [part2.part.loss(shifted([part2], message.load()[0]), labels) for message in (ahead, behind)]
         return ((losses[0] - losses[1]) / (2 * self.mu)).float().view(1)

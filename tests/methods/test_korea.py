@@ -284,7 +284,7 @@ def test_candidates_that_were_not_asked_stay_candidates():
     """One assistant for each of two labels; both are late, and each has a substitute further down the list."""
     held = np.array([[9, 0, 0], [5, 0, 0], [0, 5, 0], [5, 0, 0], [0, 5, 0]])
     work = replace(task([9, 5, 5, 5, 5], device=None), label_counts=held)
-    assistants = Assistants(5.0, 1, told=[occurred() for _ in held])
+    assistants = Assistants(5.0, 1, registered=[occurred() for _ in held])
     for order in ([1, 2, 4, 3], [1, 2, 3, 4]):
         request = Request(work, np.array([5, 5, 0]), np.array(order), (1, 0), assistants)
         assert [share.assistant for share in request.shares] == [1, 2]

@@ -15,7 +15,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.chain import CHAINS, chain
 from sfl_sim.methods.hierarchical import hierarchical
-from sfl_sim.methods.tiers import ServedTier, Tiers, at
+from sfl_sim.methods.tiers import ServedTier, Tiers, relocated
 from sfl_sim.ops import AGGREGATOR, SERVER, Lost, ServerNode, aggregator_of, expect, on, par, send
 from sfl_sim.scenario.load import parse
 from sfl_sim.store import places
@@ -207,7 +207,7 @@ def test_a_flow_at_another_place_names_that_place_everywhere_and_hears_of_losses
     def inner():
         yield on(SERVER, "step", "w2")
 
-    moved = at(edge, flow())
+    moved = relocated(flow(), edge)
     (branch,) = next(moved).flows
     assert next(branch).node == edge
     sent = moved.throw(Lost(7))

@@ -13,11 +13,11 @@ from torch import Tensor
 from sfl_sim.training.codecs.base import Code, Codec, Shape, in_bits, of_bits, of_raw, raw
 
 SCALE_BYTES = 8
-"""Bytes of the step s and the place z of zero of a group of integers, four each."""
+"""Bytes of the step s and the zero point z of a group of integers, four each."""
 
 
 class Int(Codec):
-    """Integers q of few bits: x is about (q - z) s, with a step s and a place z of zero for each group of elements.
+    """Integers q of few bits: x is about (q - z) s, with a step s and a zero point z for each group of elements.
 
     A group whose range float32 cannot hold becomes NaN.
     """

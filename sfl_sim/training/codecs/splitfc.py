@@ -24,7 +24,7 @@ class SplitFC(Codec):
     ratio: Annotated[float, Field(ge=1)] = 16.0
     """Elements of a sample over columns that are sent."""
     bits: Literal[2, 4, 8, 32] = 8
-    """Bits of an element, with a step and a place of zero for each column; 32 for elements as they are."""
+    """Bits of an element, with a step and a zero point for each column; 32 for elements as they are."""
 
     def n_columns(self, shape: Shape) -> int:
         """D: the number of columns that are sent."""
@@ -37,39 +37,39 @@ class SplitFC(Codec):
         return values + math.ceil(math.prod(shape[1:]) / 8)
 
     def encode(self, x: Tensor, draw: np.random.Generator) -> Code:
-        """Give the columns' places (D,), their q (D,), and what their elements are coded as."""
+        """Give the columns' indices (D,), their q (D,), and what their elements are coded as."""
         kept = keep_probabilities(_spread(x), self.n_columns(tuple(x.shape)))
         chosen = systematic_sample(kept, draw.random())
-        places, q = torch.from_numpy(chosen).to(x.device), torch.from_numpy(kept[chosen]).to(x)
-        values = x.flatten(1)[:, places].div_(q)
+        indices, q = torch.from_numpy(chosen).to(x.device), torch.from_numpy(kept[chosen]).to(x)
+        values = x.flatten(1)[:, indices].div_(q)
         if not bool(x.isfinite().all()):
             values.fill_(math.nan)
-        return places, q, *([values] if self.bits == 32 else self._inner.encode(values, draw))
+        return indices, q, *([values] if self.bits == 32 else self._inner.encode(values, draw))
 
     def decode(self, code: Code, shape: Shape, dtype: torch.dtype) -> Tensor:
-        """The columns at their places, 0 elsewhere."""
-        places, _, *values = code
-        columns = shape[0], len(places)
+        """The columns at their indices, 0 elsewhere."""
+        indices, _, *values = code
+        columns = shape[0], len(indices)
         sent = values[0] if self.bits == 32 else self._inner.decode(tuple(values), columns, dtype)
-        return _at_columns(sent, places, shape)
+        return _at_columns(sent, indices, shape)
 
     def pack(self, code: Code, shape: Shape, dtype: torch.dtype) -> bytes:
         """The elements, then a bit for each column."""
-        places, _, *values = code
-        columns = shape[0], len(places)
+        indices, _, *values = code
+        columns = shape[0], len(indices)
         sent = raw(values[0]) if self.bits == 32 else self._inner.pack(tuple(values), columns, dtype)
-        marked = torch.zeros(math.prod(shape[1:]), dtype=torch.bool, device=places.device)
-        marked[places] = True
+        marked = torch.zeros(math.prod(shape[1:]), dtype=torch.bool, device=indices.device)
+        marked[indices] = True
         return sent + raw(marked)
 
     def unpack(self, data: bytes, shape: Shape, dtype: torch.dtype) -> Code:
         """The same, with 1 in place of every q."""
         numel, columns = math.prod(shape[1:]), (shape[0], self.n_columns(shape))
         n_map = math.ceil(numel / 8)
-        places = of_raw(data[-n_map:], (numel,), torch.bool).nonzero()[:, 0]
+        indices = of_raw(data[-n_map:], (numel,), torch.bool).nonzero()[:, 0]
         sent = data[:-n_map]
         values = (of_raw(sent, columns, dtype),) if self.bits == 32 else self._inner.unpack(sent, columns, dtype)
-        return places, torch.ones(len(places), dtype=dtype), *values
+        return indices, torch.ones(len(indices), dtype=dtype), *values
 
     def gradient_shape(self, shape: Shape, dtype: torch.dtype) -> Shape:
         return shape[0], self.n_columns(shape)
@@ -79,13 +79,13 @@ class SplitFC(Codec):
 
     def pull(self, gradient: Tensor, code: Code, shape: Shape) -> Tensor:
         """Each divided by its column's q, as the column was; 0 elsewhere."""
-        places, q, *_ = code
-        return _at_columns(gradient / q, places, shape)
+        indices, q, *_ = code
+        return _at_columns(gradient / q, indices, shape)
 
     def as_overheard(self, code: Code) -> Code:
         """With 1 in place of every q, which is not sent."""
-        places, q, *values = code
-        return places, torch.ones_like(q), *values
+        indices, q, *values = code
+        return indices, torch.ones_like(q), *values
 
     def for_inference(self) -> None:
         """One sample has no spread, and is sent as it is."""
@@ -95,9 +95,9 @@ class SplitFC(Codec):
         return Int(bits=self.bits, per="channel")  # type: ignore[arg-type]
 
 
-def _at_columns(values: Tensor, places: Tensor, shape: Shape) -> Tensor:
+def _at_columns(values: Tensor, indices: Tensor, shape: Shape) -> Tensor:
     flat = values.new_zeros(shape[0], math.prod(shape[1:]))
-    flat[:, places] = values
+    flat[:, indices] = values
     return flat.view(shape)
 
 

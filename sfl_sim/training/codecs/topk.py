@@ -1,4 +1,4 @@
-"""The largest elements of each sample, and their places."""
+"""The largest elements of each sample, and their indices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sfl_sim.training.codecs.floats import Fp16
 class TopK(Codec):
     """The k elements of each sample that are largest in size; all others are 0, and so are their gradients.
 
-    Where all elements together take no more bytes than the largest ones with their places, all are kept.
+    Where all elements together take no more bytes than the largest ones with their indices, all are kept.
     """
 
     keep: Annotated[float, Field(gt=0, le=1)] = 0.01
@@ -30,44 +30,44 @@ class TopK(Codec):
         """The number of elements that are kept of each sample."""
         numel = math.prod(shape[1:])
         k, value_bytes = max(1, round(self.keep * numel)), self._value_bytes(dtype)
-        return k if k * value_bytes + _places_bytes(k, numel) < numel * value_bytes else numel
+        return k if k * value_bytes + _index_bytes(k, numel) < numel * value_bytes else numel
 
     def size_bytes(self, shape: Shape, dtype: torch.dtype) -> int:
-        """The values, and their places as a list or a bitmap, whichever is smaller."""
+        """The values, and their indices as a list or a bitmap, whichever is smaller."""
         k, numel = self.k(shape, dtype), math.prod(shape[1:])
-        return shape[0] * (k * self._value_bytes(dtype) + (_places_bytes(k, numel) if k < numel else 0))
+        return shape[0] * (k * self._value_bytes(dtype) + (_index_bytes(k, numel) if k < numel else 0))
 
     def encode(self, x: Tensor, draw: np.random.Generator) -> Code:
-        """Give values (n, k) and places (n, k) in ascending order."""
+        """Give values (n, k) and indices (n, k) in ascending order."""
         flat, k = x.flatten(1), self.k(tuple(x.shape), x.dtype)
         if k == flat.shape[1]:
-            places = torch.arange(k, device=x.device).expand(len(x), k)
+            indices = torch.arange(k, device=x.device).expand(len(x), k)
         else:
-            places = self._places(flat.abs(), k, draw)
-        values = flat.gather(1, places)
-        return (Fp16().encode(values, draw)[0] if self.values == "fp16" else values), places
+            indices = self._indices(flat.abs(), k, draw)
+        values = flat.gather(1, indices)
+        return (Fp16().encode(values, draw)[0] if self.values == "fp16" else values), indices
 
     def decode(self, code: Code, shape: Shape, dtype: torch.dtype) -> Tensor:
-        """The values at their places, 0 elsewhere."""
-        values, places = code
-        return self.pull(values.to(dtype), (values, places), shape)
+        """The values at their indices, 0 elsewhere."""
+        values, indices = code
+        return self.pull(values.to(dtype), (values, indices), shape)
 
     def pack(self, code: Code, shape: Shape, dtype: torch.dtype) -> bytes:
-        """The values of all samples, then the places of each."""
-        values, places = code
+        """The values of all samples, then the indices of each."""
+        values, indices = code
         k, numel = self.k(shape, dtype), math.prod(shape[1:])
         if k == numel:
             return raw(values)
         width = math.ceil(math.log2(numel))
-        marked = torch.zeros(len(places), numel, dtype=torch.bool, device=places.device).scatter_(1, places, True)
-        is_map = _places_bytes(k, numel) == math.ceil(numel / 8)
-        rows = map(raw, marked) if is_map else (in_bits(row, width) for row in places.numpy(force=True))
+        marked = torch.zeros(len(indices), numel, dtype=torch.bool, device=indices.device).scatter_(1, indices, True)
+        is_map = _index_bytes(k, numel) == math.ceil(numel / 8)
+        rows = map(raw, marked) if is_map else (in_bits(row, width) for row in indices.numpy(force=True))
         return raw(values) + b"".join(rows)
 
     def unpack(self, data: bytes, shape: Shape, dtype: torch.dtype) -> Code:
         k, numel, n = self.k(shape, dtype), math.prod(shape[1:]), shape[0]
         sent = torch.float16 if self.values == "fp16" else dtype
-        n_bytes, each = n * k * sent.itemsize, _places_bytes(k, numel)
+        n_bytes, each = n * k * sent.itemsize, _index_bytes(k, numel)
         values, rest = of_raw(data[:n_bytes], (n, k), sent), data[n_bytes:]
         if k == numel:
             return values, torch.arange(k).expand(n, k)
@@ -79,32 +79,32 @@ class TopK(Codec):
         return values, torch.from_numpy(np.stack([of_bits(row, k, width) for row in rows]))
 
     def gradient_shape(self, shape: Shape, dtype: torch.dtype) -> Shape:
-        """The gradients of the values (n, k); their places are known."""
+        """The gradients of the values (n, k); their indices are known."""
         return shape[0], self.k(shape, dtype)
 
     def select(self, gradient: Tensor, code: Code) -> Tensor:
         return gradient.flatten(1).gather(1, code[1])
 
     def pull(self, gradient: Tensor, code: Code, shape: Shape) -> Tensor:
-        """Each at its place, 0 elsewhere."""
+        """Each at its index, 0 elsewhere."""
         flat = gradient.new_zeros(shape[0], math.prod(shape[1:]))
         return flat.scatter_(1, code[1], gradient).view(shape)
 
     def _value_bytes(self, dtype: torch.dtype) -> int:
         return 2 if self.values == "fp16" else dtype.itemsize
 
-    def _places(self, size: Tensor, k: int, draw: np.random.Generator) -> Tensor:
-        """Choose k places (n, k) by the sizes (n, A)."""
+    def _indices(self, size: Tensor, k: int, draw: np.random.Generator) -> Tensor:
+        """Choose k indices (n, k) by the sizes (n, A)."""
         return _largest(size, k)
 
 
-def _places_bytes(k: int, numel: int) -> int:
-    """Bytes of k places among `numel`: a bit for each element, or an index for each place."""
+def _index_bytes(k: int, numel: int) -> int:
+    """Bytes of k indices among `numel`: a bit for each element, or a number for each index."""
     return min(math.ceil(numel / 8), math.ceil(k * math.ceil(math.log2(numel)) / 8)) if numel > 1 else 0
 
 
 def _largest(size: Tensor, k: int) -> Tensor:
-    """Places (n, k) of the k largest of each row (n, A), in ascending order; NaN is largest, of equal ones the first.
+    """Indices (n, k) of the k largest of each row (n, A), in ascending order; NaN is largest, of equal ones the first.
 
     torch does not say which of equal elements it chooses, so those at the border are chosen here.
     """
@@ -130,7 +130,7 @@ class RandTopK(TopK):
     def for_inference(self) -> Codec:
         return TopK(keep=self.keep, values=self.values)
 
-    def _places(self, size: Tensor, k: int, draw: np.random.Generator) -> Tensor:
+    def _indices(self, size: Tensor, k: int, draw: np.random.Generator) -> Tensor:
         """Let all elements race: those with the k smallest times E / p, with E from an exponential distribution."""
         top = _largest(size, k)
         if not self.alpha:
