@@ -139,10 +139,8 @@ def _agreement(compared: Compared, ours: pd.Series, theirs: pd.Series) -> dict[s
 def _agreeing(seeds: int, ahead: int, level: int) -> str:
     if seeds < 2:
         return "one seed" if seeds else "their seeds are not the same"
-    if ahead == seeds:
-        return f"all {seeds} seeds agree"
     alike = f", and both are as good with {level}" if level else ""
-    return f"only {ahead} of {seeds} seeds agree{alike}"
+    return f"{ahead} of {seeds} seeds agree{alike}"
 
 
 @dataclass(frozen=True)

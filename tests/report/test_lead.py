@@ -32,15 +32,15 @@ def said(compared: Compared, numbers: dict[str, list[float]], **more: Any) -> le
     ("compared", "numbers", "facts", "words"),
     [
         (TIME, {"b": [15, 30, 60], "a": [10, 20, 30]},
-         {"first": ["a"], "next": "b", "seeds": 3, "ahead": 3}, ["20 s", "30 s", "1.50", "all 3 seeds"]),
+         {"first": ["a"], "next": "b", "seeds": 3, "ahead": 3}, ["20 s", "30 s", "1.50", "3 of 3 seeds"]),
         (TIME, {"a": [10, 20, 30], "b": [15, 19, 60]},
-         {"first": ["b"], "next": "a", "seeds": 3, "ahead": 1}, ["19 s", "20 s", "only 1 of 3"]),
+         {"first": ["b"], "next": "a", "seeds": 3, "ahead": 1}, ["19 s", "20 s", "1 of 3 seeds"]),
         (TIME, {"a": [1], "b": [2]}, {"first": ["a"], "ahead": 1, "seeds": 1}, ["one seed"]),
         (ACCURACY, {"a": [0.5, 0.7], "b": [0.6, 0.8]}, {"first": ["b"], "next": "a", "ahead": 2}, ["70.0 %", "60.0 %"]),
         # What reads alike is equal: nobody leads by 0.2 ms in a minute.
         (TIME, {"a": [60.0002, 70], "b": [60, 70], "c": [90, 90]}, {"first": ["b", "a"], "next": "c"}, ["1 min"]),
         (TIME, {"a": [60.0002], "b": [60]}, {"first": ["b", "a"]}, ["Both", "1 min"]),
-        (TIME, {"a": [60, 80, 80], "b": [60.0002, 90, 90]}, {"ahead": 2, "level": 1}, ["only 2 of 3", "1"]),
+        (TIME, {"a": [60, 80, 80], "b": [60.0002, 90, 90]}, {"ahead": 2, "level": 1}, ["2 of 3 seeds", "as good with 1"]),
         # A seed that misses the target is told, and one that has no number is left out.
         (TIME, {"a": [10, 20, NEVER], "b": [30, 40, 50]},
          {"first": ["a"], "late": {"a": (2, 3)}, "ahead": 2}, ["2 of 3 seeds", "40 s"]),
