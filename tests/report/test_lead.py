@@ -40,7 +40,7 @@ def said(compared: Compared, numbers: dict[str, list[float]], **more: Any) -> le
         # What reads alike is equal: nobody leads by 0.2 ms in a minute.
         (TIME, {"a": [60.0002, 70], "b": [60, 70], "c": [90, 90]}, {"first": ["b", "a"], "next": "c"}, ["1 min"]),
         (TIME, {"a": [60.0002], "b": [60]}, {"first": ["b", "a"]}, ["Both", "1 min"]),
-        (TIME, {"a": [60, 80, 80], "b": [60.0002, 90, 90]}, {"ahead": 2, "level": 1}, ["2 of 3 seeds", "as good with 1"]),
+        (TIME, {"a": [60, 80, 80], "b": [60.0002, 90, 90]}, {"ahead": 2, "level": 1}, ["2 of 3 seeds", "with 1"]),
         # A seed that misses the target is told, and one that has no number is left out.
         (TIME, {"a": [10, 20, NEVER], "b": [30, 40, 50]},
          {"first": ["a"], "late": {"a": (2, 3)}, "ahead": 2}, ["2 of 3 seeds", "40 s"]),
