@@ -17,6 +17,9 @@ REUSE = replace(TIMING, reuse=True)
 GRID = {"method.name": ["fedavg", "splitfed_v2"], "train.lr": [0.1, 0.2]}
 
 
+TRAINED = Settings(threads=1, reuse=True)
+
+
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -32,6 +35,24 @@ def ran(wanted, settings=REUSE, out=None):
     return folder, list(log.of(Began)), {name: str(taken.run) for name, taken in log.of(Reused).items()}
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder with runs of the small study: `timed` by the clock alone, and `trained`."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("sfl_sim.report.pages.run.write_report", lambda folders, out, parts: out.write_text("a page"))
+        for name, settings in (("timed", TIMING), ("trained", Settings(threads=1))):
+            run(study(), folder / name, settings)
+    return folder
+
+
+@pytest.fixture
+def earlier(runs, here):
+    """Copies one of these runs to reports/small, where the next run looks for it."""
+    return lambda name: shutil.copytree(runs / name, here / "reports" / "small")
+
+
 def tables(folder):
     """All tables of a run in one order of rows and columns, and in plain types."""
     found = {}
@@ -41,40 +62,61 @@ def tables(folder):
     return found
 
 
-def test_a_run_that_is_not_what_was_written_is_not_taken_from():
-    folder, _, _ = ran(study())
-    table = folder / "rounds.parquet"
-    content = bytearray(table.read_bytes())
+def flip(folder):
+    content = bytearray((folder / "rounds.parquet").read_bytes())
     content[len(content) // 2] ^= 1
-    table.write_bytes(content)
-    _, began, taken = ran(study(repeats=2))
-    assert (began, taken) == (["fedavg"], {})
+    (folder / "rounds.parquet").write_bytes(content)
 
 
-def test_a_run_with_files_that_have_no_checksum_is_not_taken_from():
-    """As after a copy that broke off: its list of checksums ends after the first line, and a table is another one."""
-    folder, _, _ = ran(study())
+def break_off(folder):
+    """As after a copy that broke off: the list of checksums ends after the first line, and a table is another one."""
     sums = (folder / "SHA256SUMS").read_text().splitlines(keepends=True)
     (folder / "SHA256SUMS").write_text(sums[0])
     rounds = pd.read_parquet(folder / "rounds.parquet")
     rounds.assign(ended_s=1.0).to_parquet(folder / "rounds.parquet")
-    _, began, taken = ran(study(repeats=2))
+
+
+def rename(wrong):
+    """Give the trial a name that no run gives."""
+
+    def damage(folder):
+        (folder / "checkpoints" / "0000.json").write_text(json.dumps({"variant": wrong, "seed": wrong}))
+        summary = json.loads((folder / "summary.json").read_text())
+        variants = [summary["variants"][0] | {"name": wrong}]
+        (folder / "summary.json").write_text(json.dumps(summary | {"variants": variants}))
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("timed", flip),
+        ("timed", break_off),
+        ("timed", lambda folder: (folder / "ops.parquet").write_text("damaged")),
+        ("timed", lambda folder: (folder / "ops.parquet").unlink()),  # the largest table
+        ("trained", lambda folder: shutil.rmtree(folder / "checkpoints")),
+        *(("timed", rename(wrong)) for wrong in (["x"], {}, None)),
+    ],
+)
+def test_from_a_run_that_is_not_what_was_written_nothing_is_taken(name, damage, earlier):
+    damage(earlier(name))
+    _, began, taken = ran(study(repeats=2), REUSE if name == "timed" else TRAINED)
     assert (began, taken) == (["fedavg"], {})
 
 
-def test_files_that_no_command_reads_may_be_added_to_a_run():
-    folder, _, _ = ran(study())
+def test_files_that_no_command_reads_may_be_added_to_a_run(earlier):
+    folder = earlier("timed")
     for name in ("landscape.parquet", "of_mine.parquet", "notes.json"):
         (folder / name).write_bytes(b"added")
     _, _, taken = ran(study(repeats=2))
-    assert taken == {"fedavg": str(folder)}
+    assert taken == {"fedavg": "reports/small"}
 
 
 def test_a_value_more_in_a_grid_runs_alone_and_all_is_as_if_it_had_run_together():
-    trained = Settings(threads=1, reuse=True)
-    folder, began, taken = ran(study(grid=GRID | {"train.lr": [0.2]}, repeats=2), trained)
+    folder, began, taken = ran(study(grid=GRID | {"train.lr": [0.2]}, repeats=2), TRAINED)
     assert (str(folder), len(began), taken) == ("reports/small", 2, {})
-    folder, began, taken = ran(study(grid=GRID, repeats=2), trained)
+    folder, began, taken = ran(study(grid=GRID, repeats=2), TRAINED)
     assert str(folder) == "reports/small-2"
     assert began == ["fedavg, lr=0.1", "splitfed_v2, lr=0.1"]
     assert taken == dict.fromkeys(["fedavg, lr=0.2", "splitfed_v2, lr=0.2"], "reports/small")
@@ -91,11 +133,10 @@ def test_a_value_more_in_a_grid_runs_alone_and_all_is_as_if_it_had_run_together(
             assert ours.read_bytes() == theirs.read_bytes()
 
 
-def test_the_same_again_is_taken_from_itself():
-    folder, _, _ = ran(study())
-    before = tables(folder)
+def test_the_same_again_is_taken_from_itself(earlier):
+    before = tables(earlier("timed"))
     again, began, taken = ran(study())
-    assert (again, began, taken) == (folder, [], {"fedavg": "reports/small"})
+    assert (str(again), began, taken) == ("reports/small", [], {"fedavg": "reports/small"})
     assert all(table.equals(before[name]) for name, table in tables(again).items())
 
 
@@ -116,17 +157,8 @@ def test_a_run_beside_the_folder_that_is_asked_for_is_found_too(tmp_path):
     assert (began, taken) == ([], {"fedavg": str(tmp_path / "elsewhere" / "first")})
 
 
-@pytest.mark.parametrize("wrong", [["x"], {}, None])
-def test_a_run_with_names_that_no_run_gives_is_skipped(wrong):
-    folder, _, _ = ran(study())
-    (folder / "checkpoints" / "0000.json").write_text(json.dumps({"variant": wrong, "seed": wrong}))
-    summary = json.loads((folder / "summary.json").read_text())
-    (folder / "summary.json").write_text(json.dumps(summary | {"variants": [summary["variants"][0] | {"name": wrong}]}))
-    assert ran(study(repeats=2))[1:] == (["fedavg"], {})
-
-
-def test_nothing_is_taken_unasked():
-    ran(study())
+def test_nothing_is_taken_unasked(earlier):
+    earlier("timed")
     assert ran(study(), TIMING, out=None)[1] == ["fedavg"]
 
 
@@ -155,14 +187,14 @@ def test_a_file_that_changes_while_it_is_in_use_is_not_what_was_computed_from(he
     assert ran(wanted, out=here / "reports" / "again")[1] == ["fedavg"]
 
 
-def test_training_is_not_taken_from_the_clock_alone_nor_from_other_threads():
-    ran(study())
-    assert ran(study(), Settings(threads=1, reuse=True))[1] == ["fedavg"]
-    assert ran(study(), Settings(threads=2, reuse=True))[1] == ["fedavg"]
+@pytest.mark.parametrize(("name", "threads"), [("timed", 1), ("trained", 2)])
+def test_training_is_not_taken_from_the_clock_alone_nor_from_other_threads(name, threads, earlier):
+    earlier(name)
+    assert ran(study(), Settings(threads=threads, reuse=True))[1] == ["fedavg"]
 
 
-def test_what_other_code_computed_is_computed_again(monkeypatch):
-    ran(study())
+def test_what_other_code_computed_is_computed_again(monkeypatch, earlier):
+    earlier("timed")
     with monkeypatch.context() as other_code:
         other_code.setattr("sfl_sim.runs.cache_key.code_version", lambda: "other")
         assert ran(study())[1] == ["fedavg"]
@@ -178,20 +210,3 @@ def test_an_interrupted_run_gives_what_it_has_finished_to_a_grid_that_has_change
     run(two, None, REUSE, Log(two, press))
     _, began, taken = ran(study(grid={"train.lr": [0.3, 0.2, 0.1]}))
     assert (began, taken) == (["lr=0.3", "lr=0.2"], {"lr=0.1": "reports/small"})
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda folder: (folder / "ops.parquet").write_text("damaged"),
-        lambda folder: (folder / "ops.parquet").unlink(),  # the largest table
-        lambda folder: shutil.rmtree(folder / "checkpoints"),
-    ],
-)
-def test_a_run_of_which_something_is_gone_has_nothing_to_give(damage):
-    settings = Settings(threads=1, reuse=True)
-    folder, _, _ = ran(study(), settings)
-    damage(folder)
-    again, began, taken = ran(study(), settings)
-    assert (again, began, taken) == (folder, ["fedavg"], {})
-    assert len(pd.read_parquet(again / "ops.parquet")) > 0
