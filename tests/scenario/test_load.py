@@ -43,7 +43,7 @@ def write(tmp_path, monkeypatch):
 def refused(path, *overrides):
     with pytest.raises(ScenarioError) as caught:
         load(path, overrides)
-    return str(caught.value)
+    return caught.value
 
 
 # --- what a user gets ---------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def test_a_scenario_without_a_name_has_that_of_its_file(write):
     assert parse({}).name == "scenario"
     assert parse({}, name="mine").variants[0].scenario.name == "mine"
     assert parse({"name": "yours"}, name="mine").name == "yours"
-    assert refused(write("name: ''")).startswith("a.yaml:1: name: cannot name a folder (found ''; allowed: 1 to 100 ")
+    assert (refused(write("name: ''")).key, refused(write("name: ''")).line) == ("name", 1)
 
 
 def test_without_a_grid_the_method_names_the_variant(write):
@@ -85,20 +85,16 @@ def test_repeats_are_seeds_that_share_the_name():
     study = parse({"seed": 7, "repeats": 3, "grid": {"model.cut": [1, 2]}})
 
     assert [(variant.name, variant.scenario.seed) for variant in study.variants] == [
-        ("cut=1", 7),
-        ("cut=1", 8),
-        ("cut=1", 9),
-        ("cut=2", 7),
-        ("cut=2", 8),
-        ("cut=2", 9),
+        (name, seed) for name in ("cut=1", "cut=2") for seed in (7, 8, 9)
     ]
     assert study.base.repeats == 3
 
 
 def test_every_seed_of_a_study_is_one_that_a_scenario_may_have():
     assert parse({"seed": 2**31 - 3, "repeats": 3}).variants[-1].scenario.seed == 2**31 - 1
-    with pytest.raises(ScenarioError, match=r"seed: is too large \(found 2147483646; allowed: at most 2,147,483,645 "):
+    with pytest.raises(ScenarioError) as caught:
         parse({"seed": 2**31 - 2, "repeats": 3})
+    assert (caught.value.key, caught.value.found) == ("seed", 2**31 - 2)
 
 
 def test_a_list_of_grids_gives_each_method_its_own_options():
@@ -160,40 +156,37 @@ def test_an_option_of_another_kind_of_partition_comes_with_the_kind(write):
 
 
 @pytest.mark.parametrize(
-    ("option", "line"),
+    ("option", "key"),
     [
-        ("train.lr", "--set: must be KEY=VALUE (found 'train.lr')"),
-        ("=3", "--set: must be KEY=VALUE (found '=3')"),
-        ("train.weight_decay=fast", "--set: train.weight_decay: must be a number of at least 0 (found 'fast')"),
-        ("train.lr=", "--set: train.lr: must be a number above 0, but is empty"),
-        (
-            "model.cut=[1",
-            "--set: model.cut: is not YAML: expected ',' or ']', but got '<stream end>' (column 3) (found '[1')",
-        ),
-        (
-            "model.cutt=1",
-            "--set: model.cutt: unknown key (found 'cutt'; allowed: name, factory, path, init, cut; "
-            "did you mean 'cut'?)",
-        ),
-        ("model.cut.deep=1", "--set: model.cut.deep: unknown key, cut holds a value"),
-        ("clients.network.uplink_bps=1", "--set: clients.network.uplink_bps: needs downlink_bps too"),
-        ("grid.train.rounds=[0, 1]", "--set: train.rounds: must be a whole number of at least 1 (found 0)"),
-        ("grid.seed=[0, 1]", "--set: grid.seed: cannot vary in a grid, use repeats for several seeds"),
+        ("train.lr", None),
+        ("=3", None),
+        ("train.weight_decay=fast", "train.weight_decay"),
+        ("train.lr=", "train.lr"),
+        ("model.cut=[1", "model.cut"),
+        ("model.cutt=1", "model.cutt"),
+        ("tran.lr=1", "tran"),
+        ("model.cut.deep=1", "model.cut.deep"),
+        ("clients.network.uplink_bps=1", "clients.network.uplink_bps"),
+        ("grid.train.rounds=[0, 1]", "train.rounds"),
+        ("grid.seed=[0, 1]", "grid.seed"),
     ],
 )
-def test_a_slip_on_the_command_line_is_told_as_such(write, option, line):
-    assert refused(write(PAPER), option) == line
+def test_a_slip_on_the_command_line_is_told_as_such(write, option, key):
+    error = refused(write(PAPER), option)
+    assert (error.file, error.line, error.key) == ("--set", None, key)
+    assert "\n" not in str(error)
 
 
-def test_an_option_that_the_grid_overrides_everywhere_is_refused(write):
-    assert (
-        refused(write(PAPER), "server.order=lifo")
-        == "--set: server.order: has no effect, since the grid sets it in every variant; override the grid"
-    )
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [(PAPER, ["server.order=lifo"]), ("seed: 1", ["server.order=lifo", "grid={server.order: [fcfs, cyclic]}"])],
+)
+def test_an_option_that_the_grid_overrides_everywhere_is_refused(write, text, overrides):
+    error = refused(write(text), *overrides)
+    assert (error.file, error.key) == ("--set", "server.order")
 
-    said = refused(write("seed: 1"), "server.order=lifo", "grid={server.order: [fcfs, cyclic]}")
-    assert said.startswith("--set: server.order: has no effect")
 
+def test_an_option_that_the_grid_overrides_somewhere_has_an_effect_elsewhere(write):
     file = write("grid: [{server.order: cyclic}, {model.cut: 2}]")
     assert [v.scenario.server.order for v in load(file, ["server.order=lifo"]).variants] == ["cyclic", "lifo"]
 
@@ -206,133 +199,87 @@ def test_a_network_of_one_s_own_and_a_name_displace_each_other(write):
     assert (model.name, model.factory) == ("lenet5", None)
 
 
-def test_a_misspelt_section_on_the_command_line(write):
-    said = refused(write(PAPER), "tran.lr=1")
-
-    assert said.startswith("--set: tran: unknown key (found 'tran'; allowed: name, seed,")
-    assert said.endswith("did you mean 'train'?)")
-
-
 # --- a user's slips in the file -----------------------------------------------------------------------------
-
-TOP = (
-    "name, seed, repeats, data, model, clients, server, servers, method, train, wire, lora, privacy, grid, report, "
-    "serving, benchmark"
-)
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("text", "line", "key"),
     [
-        ("", f"a.yaml: must be a mapping, but is empty (allowed: the keys {TOP})"),
-        ("# nothing yet\n", f"a.yaml: must be a mapping, but is empty (allowed: the keys {TOP})"),
-        ("- seed: 1\n", f"a.yaml: must be a mapping (found [{{'seed': 1}}]; allowed: the keys {TOP})"),
-        ("seed\n", f"a.yaml: must be a mapping (found 'seed'; allowed: the keys {TOP})"),
-        (
-            "seed: 1\nsede: 2\n",
-            f"a.yaml:2: sede: unknown key (found 'sede'; allowed: {TOP}; did you mean 'seed'?)",
-        ),
-        (
-            "train:\n  lr: 0.1\n  rounds: '2'\n",
-            "a.yaml:3: train.rounds: must be a whole number of at least 1 (found '2')",
-        ),
-        (
-            "clients:\n  count: 5\n\n  participation: 1.5\n",
-            "a.yaml:4: clients.participation: must be a number above 0 and at most 1 (found 1.5)",
-        ),
-        (
-            "seed: 1\ntrain:\n\trounds: 3\n",
-            "a.yaml:3: is not YAML: found a tab, indent with spaces (column 1)",
-        ),
-        (
-            "clients:\n  network:\n    uplink_bps:\n    - 1e6\n    - 0\n    downlink_bps: 1e6\n",
-            "a.yaml:5: clients.network.uplink_bps.1: must be a number above 0 (found 0)",
-        ),
-        (
-            "clients:\n  compute:\n    profile: phones\n    macs_per_s: 1e9\n",
-            "a.yaml:4: clients.compute.macs_per_s: cannot be given together with a profile (found 1000000000.0)",
-        ),
-        (
-            "data:\n  partition:\n    p: 0.5\n",
-            "a.yaml:2: data.partition.kind: is missing (allowed: iid, dominant_label, sharding, label_shards, "
-            "dirichlet, quantity_skew, natural, indices)",
-        ),
-        (
-            "grid:\n  model.cut: [1, 2]\n  server.orders: [fcfs]\n",
-            "a.yaml:3: server.orders: unknown key (found 'orders'; allowed: speedup, macs_per_s, cost, call_s, "
-            "workers, order, burst, max_wait_s, recorded, include_model_exchange; did you mean 'order'?)",
-        ),
-        (
-            "train: {rounds: 4}\ngrid:\n- train.lr: 0.1\n- train.rounds:\n  - 1\n  - x\n",
-            "a.yaml:6: train.rounds: must be a whole number of at least 1 (found 'x')",
-        ),
-        ("grid:\n  model.cut.x: [1]\n", "a.yaml:2: model.cut.x: unknown key, cut holds a value"),
-        (
-            "seed: 1\ngrid:\n  seed: [1]\n",
-            "a.yaml:3: grid.seed: cannot vary in a grid, use repeats for several seeds",
-        ),
-        ("grid:\n  model.cut: []\n", "a.yaml:2: grid.model.cut: has no values"),
-        (
-            "seed: 1\ngrid:\n  model.cut: [1, 1]\n",
-            "a.yaml:2: grid: two configurations of the grid are equal (found 'cut=1')",
-        ),
+        ("", None, None),
+        ("# nothing yet\n", None, None),
+        ("- seed: 1\n", None, None),
+        ("seed\n", None, None),
+        ("seed: 1\nsede: 2\n", 2, "sede"),
+        ("train:\n  lr: 0.1\n  rounds: '2'\n", 3, "train.rounds"),
+        ("clients:\n  count: 5\n\n  participation: 1.5\n", 4, "clients.participation"),
+        ("seed: 1\ntrain:\n\trounds: 3\n", 3, None),
+        ("clients:\n  network:\n    uplink_bps:\n    - 1e6\n    - 0\n", 5, "clients.network.uplink_bps.1"),
+        ("clients:\n  compute:\n    profile: phones\n    macs_per_s: 1e9\n", 4, "clients.compute.macs_per_s"),
+        ("data:\n  partition:\n    p: 0.5\n", 2, "data.partition.kind"),
+        ("grid:\n  model.cut: [1, 2]\n  server.orders: [fcfs]\n", 3, "server.orders"),
+        ("train: {rounds: 4}\ngrid:\n- train.lr: 0.1\n- train.rounds:\n  - 1\n  - x\n", 6, "train.rounds"),
+        ("grid:\n  model.cut.x: [1]\n", 2, "model.cut.x"),
+        ("seed: 1\ngrid:\n  seed: [1]\n", 3, "grid.seed"),
+        ("grid:\n  model.cut: []\n", 2, "grid.model.cut"),
+        ("seed: 1\ngrid:\n  model.cut: [1, 1]\n", 2, "grid"),
     ],
 )
-def test_a_slip_in_the_file_is_told_with_its_line(write, text, line):
-    assert refused(write(text)) == line
+def test_a_slip_in_the_file_is_told_with_its_line(write, text, line, key):
+    error = refused(write(text))
+    assert (error.file, error.line, error.key) == ("a.yaml", line, key)
+    assert "\n" not in str(error)
 
 
 def test_of_several_slips_the_first_in_the_file_is_told(write):
     file = write("train: {rounds: 3}\nserver: {order: 3}\nmodel: {cut: 0}\nsed: 1\n")
 
-    assert refused(file) == "a.yaml:2: server.order: must be text (found 3)"
+    error = refused(file)
+    assert (error.line, error.key, error.found) == (2, "server.order", 3)
 
 
 def test_a_missing_file_is_told(write):
-    assert refused("gone.yaml") == "gone.yaml: cannot be read: No such file or directory"
+    assert str(refused("gone.yaml")) == "gone.yaml: cannot be read: No such file or directory"
 
 
-def test_a_slip_in_python_is_told_with_its_key():
+@pytest.mark.parametrize(
+    ("values", "overrides", "file"), [({"train": {"rounds": 0}}, {}, None), ({}, {"train.rounds": 0}, "overrides")]
+)
+def test_a_slip_in_python_is_told_with_its_key(values, overrides, file):
     with pytest.raises(ScenarioError) as caught:
-        parse({"train": {"rounds": 0}})
-
-    assert str(caught.value) == "train.rounds: must be a whole number of at least 1 (found 0)"
-
-    with pytest.raises(ScenarioError, match=r"^overrides: train\.rounds: must be a whole number of at least 1"):
-        parse({}, overrides={"train.rounds": 0})
+        parse(values, overrides=overrides)
+    assert (caught.value.file, caught.value.key, caught.value.found) == (file, "train.rounds", 0)
 
 
 # --- what is found wrong later ------------------------------------------------------------------------------
 
 
 def located(study: Study, key, found=None):
-    return str(study.located(ScenarioError("unknown", key=key, found=found)))
+    error = study.located(ScenarioError("unknown", key=key, found=found))
+    return error.file, error.line
 
 
-def test_a_name_that_turns_out_unknown_is_located(write):
+def test_a_name_that_turns_out_unknown_is_located_by_its_key_or_the_next_above_it(write):
     study = load(write(PAPER), ["clients.network.latency_s=0.1"])
 
-    assert located(study, "data.name") == "a.yaml:4: data.name: unknown"
-    assert located(study, "clients.compute.profile", "phones").startswith("a.yaml:5: clients.compute.profile: unknown")
-    assert located(study, "clients.network.latency_s") == "--set: clients.network.latency_s: unknown"
-    assert located(study, "train.momentum") == "a.yaml:8: train.momentum: unknown"
-    assert located(study, "report.target_accuracy") == "a.yaml: report.target_accuracy: unknown"
-    assert located(study, None) == "a.yaml: unknown"
+    assert located(study, "data.name") == ("a.yaml", 4)
+    assert located(study, "clients.compute.profile", "phones") == ("a.yaml", 5)
+    assert located(study, "clients.network.latency_s") == ("--set", None)
+    assert located(study, "train.momentum") == ("a.yaml", 8)
+    assert located(study, "report.target_accuracy") == located(study, None) == ("a.yaml", None)
 
 
 def test_a_name_from_the_grid_is_located_in_the_grid(write):
     study = load(write(PAPER))
 
-    assert located(study, "method.name", "hydra") == "a.yaml:12: method.name: unknown (found 'hydra')"
-    assert located(study, "server.order", "fcfs") == "a.yaml:14: server.order: unknown (found 'fcfs')"
-    assert located(study, "server.order", "cyclic") == "a.yaml:15: server.order: unknown (found 'cyclic')"
+    assert located(study, "method.name", "hydra") == ("a.yaml", 12)
+    assert located(study, "server.order", "fcfs") == ("a.yaml", 14)
+    assert located(study, "server.order", "cyclic") == ("a.yaml", 15)
 
 
 def test_in_a_list_of_grids_the_one_that_gave_the_value_is_located(write):
     study = load(write("grid:\n- train.lr: 0.1\n- method: {name: hidra, groups: 4}\n"))
 
-    assert located(study, "method.name", "hidra") == "a.yaml:3: method.name: unknown (found 'hidra')"
-    assert located(study, "method.groups", 4) == "a.yaml:3: method.groups: unknown (found 4)"
+    assert located(study, "method.name", "hidra") == located(study, "method.groups", 4) == ("a.yaml", 3)
 
 
 # --- and back to text ---------------------------------------------------------------------------------------
@@ -378,7 +325,7 @@ scenarios = section(
 
 
 @given(scenarios)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_what_is_dumped_loads_back_equal(values):
     study = parse(values)
 
@@ -409,7 +356,7 @@ def test_a_dumped_grid_over_rates_and_kinds_runs_again():
 def test_a_dump_has_all_keys_in_the_order_of_the_design():
     values = read_value(dump(Scenario(name="a")))
 
-    assert ", ".join(values) == TOP
+    assert [*values] == [*Scenario.model_fields]
     first = ["count", "participation", "choice", "overcommit"]
     assert list(values["clients"]) == [*first, "compute", "network", "power", "availability"]
     assert values["train"]["rounds"] == 100
