@@ -36,7 +36,7 @@ from sfl_sim.rng import stream
 from sfl_sim.scenario.sections import Clients, Server, TierSection
 from sfl_sim.sim.clock import Clock
 from sfl_sim.sim.dropouts import Dropouts, LostPolicy
-from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.event_clock import EventClock, Queueing
 from sfl_sim.sim.operations import Executor
 from sfl_sim.sim.orders import OF_RUNS, ORDERS
 from sfl_sim.store import places
@@ -150,11 +150,14 @@ def simulate(
     executor: Executor | None = None,
     **settings: Any,
 ) -> MethodRun:
-    """Run the setup and some rounds, of all clients or of those of each round, with `settings` of the `EventClock`."""
+    """Run the setup and some rounds, of all clients or of those of each round, with settings of clock and queue."""
     everybody = range(len(method.data))
     executor = executor or (Eager() if method.task.device else Timing())
-    settings = {"workers": float("inf"), **settings}
-    clock = EventClock(world or fleet(len(everybody)), executor, (ORDERS | OF_RUNS)[order], **settings)
+    of_queue: dict[str, Any] = {
+        key: settings.pop(key) for key in ("burst", "max_wait_s", "recorded") if key in settings
+    }
+    queueing = Queueing((ORDERS | OF_RUNS)[order], settings.pop("workers", float("inf")), **of_queue)
+    clock = EventClock(world or fleet(len(everybody)), executor, queueing, **settings)
     clock.run(method.setup(), 1, in_round=False)
     rows = []
     for number, clients in enumerate([everybody] * rounds if isinstance(rounds, int) else rounds, start=1):
@@ -319,7 +322,7 @@ def check_array_clock(case: Case, world: World = USUAL) -> None:
     if not case.kind.regular:
         return
     method = case.method(world.work(None))
-    clock = Clock(EventClock(world.fleet, Timing(), ORDERS[world.order], workers=world.workers))
+    clock = Clock(EventClock(world.fleet, Timing(), Queueing(ORDERS[world.order], world.workers)))
     clock.run(method.setup, 1, in_round=False)
     for number in (1, 2):
         clock.run(partial(method.round, number, range(len(world.samples))), number, like="all")
@@ -546,7 +549,7 @@ def check_current(case: Case, world: World = USUAL) -> None:
     def look(op: On) -> None:
         looked.current()
 
-    clock = EventClock(world.fleet, Eager(), ORDERS[world.order], workers=world.workers)
+    clock = EventClock(world.fleet, Eager(), Queueing(ORDERS[world.order], world.workers))
     clock.after_job.append(look)
     clock.run(looked.setup(), 1, in_round=False)
     for number in (1, 2):

@@ -50,7 +50,6 @@ def build_clock(
         settings: others of the `EventClock` than the scenario's.
     """
     server = scenario.server
-    queue = _queueing(server, scenario.seed, "server", places.SERVER, more_workers)
     queues = {
         node: _queueing(tier, scenario.seed, f"servers.{name}", str(node), more_workers)
         for name, tier in scenario.servers.items()
@@ -59,12 +58,8 @@ def build_clock(
     events = EventClock(
         fleet,
         executor,
-        queue.order,
-        workers=queue.workers,
-        burst=queue.burst,
+        _queueing(server, scenario.seed, "server", places.SERVER, more_workers),
         labels=counts.argmax(axis=1).tolist(),
-        max_wait_s=queue.max_wait_s,
-        recorded=queue.recorded,
         queues=queues,
         seed=scenario.seed,
         include_model_exchange=server.include_model_exchange,

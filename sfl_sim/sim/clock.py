@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfl_sim.ops import Expect, Flow, Occur, Wait
+from sfl_sim.ops import SERVER, Expect, Flow, Occur, Wait
 from sfl_sim.sim.array_clock import Stage, TimedStage, Turns
 from sfl_sim.sim.event_clock import EventClock, rare_garbage_collection
 from sfl_sim.sim.orders import InTurn
@@ -57,7 +57,8 @@ class TimedPlan:
         self.events = events
         self.prices = events.prices if in_round else events.prices.of_all_present
         seconds = partial(duration_of, prices=self.prices, resources=events.resources)
-        self._timed = [TimedStage(stage, stage.durations(seconds), events.workers) for stage in plan.stages]
+        workers = events.queues[SERVER].workers
+        self._timed = [TimedStage(stage, stage.durations(seconds), workers) for stage in plan.stages]
 
     def turns(self, round: int) -> tuple[Turns, ...]:
         """Return, for each stage, the sequence of its clients' jobs in a round: the only difference between rounds.

@@ -54,19 +54,15 @@ class EventClock:
     Args:
         fleet: rates of devices, links and server.
         executor: carries the operations out.
-        order: makes each round's order policy for states that a flow `expect`s jobs on.
-        workers: number of server workers.
+        queueing: how the servers serve jobs, or, of one worker each, in which order alone.
         station: makes the server of an event loop and of so many workers: for training, or a `ServingStation`.
         environment: makes an event loop that begins at an instant; that of a live run keeps the wall's time.
         operations: makes what carries operations out in it.
-        burst: consecutive jobs of a chosen client.
         labels: the clients' dominant labels, for orders that ask.
-        max_wait_s: how long the server is held for a job, for orders that ask.
-        recorded: by round, the clients that another run's server served one after another, for orders that ask.
         seed: of the run; the order's random stream is (seed, round).
         include_model_exchange: False lets models and averages take no time (docs/methods/timing.md).
         dropouts: which operations are lost in rounds; None: none.
-        queues: how the servers of tiers serve jobs; those that are not named do as the main server.
+        queues: how servers of tiers serve jobs that do not as the main server does.
 
     Attributes:
         records: rows of all operations, what was read, and what was lost.
@@ -77,16 +73,12 @@ class EventClock:
         self,
         fleet: Fleet,
         executor: Executor,
-        order: Order,
+        queueing: Queueing | Order,
         *,
-        workers: float = 1,
         station: Callable[[simpy.Environment, float], Station | ServingStation] = Station,
         environment: Callable[[float], simpy.Environment] = simpy.Environment,
         operations: Callable[..., Operations] = Operations,
-        burst: float = 1,
         labels: Sequence[int] = LABELS_OF_THEIR_OWN,
-        max_wait_s: float = inf,
-        recorded: Mapping[int, Sequence[int]] | None = None,
         seed: int = 0,
         include_model_exchange: bool = True,
         dropouts: Dropouts | None = None,
@@ -95,8 +87,7 @@ class EventClock:
         self.dropouts = dropouts or Dropouts()
         self.prices = Prices(fleet, include_model_exchange)
         self.executor = executor
-        self.workers = workers
-        main = Queueing(order, workers, burst, max_wait_s, recorded or {})
+        main = queueing if isinstance(queueing, Queueing) else Queueing(queueing)
         of_tiers = [node for tier in fleet.tiers.values() for node in tier.nodes]
         self.queues = {**dict.fromkeys([SERVER, *of_tiers], main), **(queues or {})}
         self.station = station

@@ -15,7 +15,7 @@ from sfl_sim.methods.asynchronous import AsynchronousOptions
 from sfl_sim.methods.fedbuff import AddDifferences
 from sfl_sim.methods.wire import Wire
 from sfl_sim.sim.dropouts import Dropouts
-from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.event_clock import EventClock, Queueing
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.presence import Presence
 from sfl_sim.training.codecs import Fp16
@@ -42,7 +42,7 @@ def rounds_of(name, options, n_rounds, work=None, world=None, places=3, dropouts
     work = work or task(SAMPLES, device=None)
     method = METHODS[name](work, METHODS[name].Options(**options))
     world = world or by_hand(method.options.host)
-    simulator = EventClock(world, Eager() if work.device else Timing(), ORDERS["fcfs"], workers=9, dropouts=dropouts)
+    simulator = EventClock(world, Eager() if work.device else Timing(), Queueing(ORDERS["fcfs"], 9), dropouts=dropouts)
     staleness, rows = [], []
     for number in range(1, n_rounds + 1):
         simulator.run(method.round(number, range(places)), number)

@@ -10,7 +10,7 @@ from sfl_sim.methods import METHODS
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.averages import average
 from sfl_sim.models.lora import Lora, average_product, matrices, product_errors, truncated_product
-from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.event_clock import EventClock, Queueing
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.testing import Case
 from sfl_sim.training.codecs import Int
@@ -91,7 +91,7 @@ def test_nopeek_leaves_clients_whose_layers_are_all_frozen_alone():
 
 def prepared(lora):
     work = task(build=attention_net, cut=2, lora=lora, device=None)
-    clock = EventClock(fleet(3), Timing(), ORDERS["fcfs"], workers=float("inf"))
+    clock = EventClock(fleet(3), Timing(), Queueing(ORDERS["fcfs"], float("inf")))
     clock.run(METHODS["splitfed_v2"](work).prepare(), 1, in_round=False)
     return clock.take_rows()
 
@@ -108,7 +108,7 @@ def test_clients_that_run_the_last_layer_get_what_is_frozen_of_it():
     work = task(cuts=[1, 2, 1], lora=Lora(rank=2, targets=("1.0",)), device=None)
     frozen = [work.network.frozen_bytes([layer]) for layer in work.network.layers]
     for head, last in (("embedding", frozen[2]), ("logits", 0)):
-        clock = EventClock(fleet(3), Timing(), ORDERS["fcfs"], workers=float("inf"))
+        clock = EventClock(fleet(3), Timing(), Queueing(ORDERS["fcfs"], float("inf")))
         method = METHODS["harmony"](work, METHODS["harmony"].Options(head=head))
         clock.run(method.prepare(), 1, in_round=False)
         rows = clock.take_rows()

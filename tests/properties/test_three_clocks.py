@@ -11,7 +11,7 @@ from small_world import CASES, fleet, task
 
 from sfl_sim.metrics.busy import busy
 from sfl_sim.sim.clock import Clock
-from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.event_clock import EventClock, Queueing
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.store.columns import OP_DTYPE, in_order
 from sfl_sim.system.cost import PlainProcessor
@@ -45,7 +45,7 @@ def test_three_clocks_tell_the_same_timeline(case, data):
     naive = NaiveClock(macs_per_s, up_bps, down_bps, server_macs_per_s, latency_s, order, **served)
     timelines = [run(method(), clients, naive)]
     for by_arrays in (False, True):
-        clock = Clock(EventClock(world, Timing(), ORDERS[order], **served))
+        clock = Clock(EventClock(world, Timing(), Queueing(ORDERS[order], **served)))
         timelines.append(run(method(), clients, clock, like="all" if by_arrays and case.kind.regular else None))
     assert timelines[0] == timelines[1]
     assert timelines[1] == timelines[2]

@@ -32,7 +32,7 @@ from sfl_sim.rng import stream
 from sfl_sim.scenario.optional_sections import Shared
 from sfl_sim.sim.clock import Clock, stages
 from sfl_sim.sim.dropouts import Dropouts
-from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.event_clock import EventClock, Queueing
 from sfl_sim.sim.orders import ORDERS, InTurn
 from sfl_sim.sim.station import first_come
 from sfl_sim.sim.trace import Fork, NotPlannable, PlannedOperation, trace
@@ -63,9 +63,10 @@ def method_of(name, options, samples, **settings):
     return kind(task(samples, device=None, **settings), kind.Options(**options))
 
 
-def timeline(method, clients, by_arrays, world, order="fcfs", kind=EventClock, **settings):
+def timeline(method, clients, by_arrays, world, order="fcfs", kind=EventClock, exchange=True, **queue):
     """Two rounds of a method, by events or by arrays; its rows and when it ends."""
-    clock = Clock(kind(world, Timing(), ORDERS[order], **settings))
+    queueing = Queueing(ORDERS[order], **queue)
+    clock = Clock(kind(world, Timing(), queueing, include_model_exchange=exchange))
     for number in (1, 2):
         clock.run(lambda number=number: method.round(number, clients), number, like="all" if by_arrays else None)
     return clock.events.take_rows(), clock.now_s
@@ -111,7 +112,7 @@ def test_rounds_by_arrays_are_those_by_events_to_the_bit(data):
         "workers": draw(st.sampled_from([1, 2, float("inf")])),
         "burst": draw(st.sampled_from([1, 2, float("inf")])),
         "max_wait_s": draw(st.sampled_from([0.0, 1.0, float("inf")])),
-        "include_model_exchange": draw(st.booleans()),
+        "exchange": draw(st.booleans()),
     }
     if settings["order"] == "fcfs":
         settings["burst"] = 1

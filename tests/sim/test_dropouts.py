@@ -33,7 +33,7 @@ from sfl_sim.ops import (
 from sfl_sim.rng import stream
 from sfl_sim.scenario.optional_sections import Shared
 from sfl_sim.sim.dropouts import Dropouts
-from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.event_clock import EventClock, Queueing
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.presence import Presence
 from sfl_sim.system.topology import build_topology
@@ -63,7 +63,7 @@ def world(presence, policy="drop", order="fcfs", deadline_s=inf, executor=None, 
     """Devices of 1 MAC/s, links of 1 byte a second, a server of 1 MAC/s; somebody is there at these times."""
     everybody = replace(fleet(len(presence), **(UNIT | rates)), presence=presence, topology=topology)
     dropouts = Dropouts(policy, presence, deadline_s)
-    return EventClock(everybody, executor or Timing(), ORDERS[order], dropouts=dropouts, max_wait_s=2.0)
+    return EventClock(everybody, executor or Timing(), Queueing(ORDERS[order], max_wait_s=2.0), dropouts=dropouts)
 
 
 def told(simulator):

@@ -24,7 +24,7 @@ from sfl_sim.ops import (
     start,
     wait,
 )
-from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.event_clock import EventClock, Queueing
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.links import Pattern, RateTrace
 from sfl_sim.training.executors import Timing
@@ -159,7 +159,7 @@ class OnTrunk(State):
 
 def test_what_is_changed_together_with_a_shared_trunk_waits_for_the_trunk_whatever_the_workers():
     def starts(*trunks):
-        simulator = EventClock(fleet(2, **UNIT), Timing(), ORDERS["fcfs"], workers=2)
+        simulator = EventClock(fleet(2, **UNIT), Timing(), Queueing(ORDERS["fcfs"], 2))
         jobs = (computing(SERVER, 2, OnTrunk(trunk)) for trunk in trunks)
         return rows_of(simulator, together(jobs))["started_s"].tolist()
 

@@ -16,7 +16,7 @@ from small_world import fleet
 from sfl_sim.errors import DeadlockError
 from sfl_sim.ops import SERVER, Event, State, Value, Work, expect, on, par, send, wait
 from sfl_sim.rng import stream
-from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.event_clock import EventClock, Queueing
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.serving_station import ServingStation
@@ -54,7 +54,7 @@ def request(number, client, macs, state):
 
 def server(world=WORLD, workers=1, **rules):
     station = partial(ServingStation, batch_s=Prices(world).batch_s, **rules)
-    return EventClock(world, Timing(), ORDERS["fcfs"], workers=workers, station=station)
+    return EventClock(world, Timing(), Queueing(ORDERS["fcfs"], workers), station=station)
 
 
 def served(arrivals, simulator):
@@ -179,7 +179,7 @@ def test_without_batches_a_server_is_a_station_to_whose_jobs_nobody_objects(requ
         arrivals = [(0.1 * at_s, c, 0.37, State("model")) for at_s, c, _ in requests]
         return served(arrivals, simulator).tobytes()
 
-    plain = EventClock(WORLD, Timing(), ORDERS["fcfs"], workers=workers)
+    plain = EventClock(WORLD, Timing(), Queueing(ORDERS["fcfs"], workers))
     assert rows(server(workers=workers, max_batch=1, max_wait_s=max_wait_s)) == rows(plain)
 
 

@@ -133,7 +133,7 @@ def test_a_tandem_of_an_edge_and_the_cloud_ends_when_ciw_says():
         yield from computing(EDGES[0], edge_s[number])
         yield from computing(SERVER, cloud_s[number])
 
-    clock = EventClock(world(1, {"edge": {"count": 1, **SLOW}}), Timing(), ORDERS["fcfs"], workers=2,
+    clock = EventClock(world(1, {"edge": {"count": 1, **SLOW}}), Timing(), Queueing(ORDERS["fcfs"], 2),
                        queues={EDGES[0]: Queueing(ORDERS["fcfs"])})  # fmt: skip
     clock.serve((t, passes(number)) for number, t in enumerate(gaps_s.cumsum()))
     rows = clock.take_rows()

@@ -6,7 +6,7 @@ from small_world import fleet, task
 from torch import nn
 
 from sfl_sim.methods import METHODS
-from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.event_clock import EventClock, Queueing
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.executors import Eager, Timing
 
@@ -37,7 +37,7 @@ def deep_task(**settings):
 def trained(name, work, comings=COMINGS, after_round=lambda method: None, **options):
     """The method after as many rounds and the last download."""
     method = METHODS[name](work, METHODS[name].Options(**options))
-    simulator = EventClock(fleet(len(work.data)), Eager() if work.device else Timing(), ORDERS["fcfs"], workers=inf)
+    simulator = EventClock(fleet(len(work.data)), Eager() if work.device else Timing(), Queueing(ORDERS["fcfs"], inf))
     for number, clients in enumerate(comings, 1):
         simulator.run(method.round(number, clients), number)
         after_round(method)

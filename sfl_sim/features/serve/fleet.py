@@ -35,7 +35,7 @@ from sfl_sim.scenario.serving import (
     Serving,
     TraceArrivals,
 )
-from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.event_clock import EventClock, Queueing
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.serving_station import ServingStation
@@ -237,7 +237,7 @@ class ServedFleet:
         )  # fmt: skip
         in_use = replace(self.fleet, presence=None)  # which says when phones are there to train
         seed = self.scenario.seed
-        return EventClock(in_use, Timing(), ORDERS["fcfs"], workers=self.workers, station=station, seed=seed)
+        return EventClock(in_use, Timing(), Queueing(ORDERS["fcfs"], self.workers), station=station, seed=seed)
 
     def _table(self, cuts: pd.Series) -> pd.DataFrame:
         """Make the rows of fleet.parquet: devices, links, and the sizes of the model's parts."""
