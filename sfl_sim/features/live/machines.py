@@ -129,6 +129,11 @@ class Machines:
         return [SERVER, *range(self.n_clients)]
 
     @property
+    def there(self) -> list[Node]:
+        """The nodes whose processes have come and have not gone away."""
+        return [node for node in self.nodes if node in self._ports]
+
+    @property
     def jobs(self) -> bool:
         """Whether anything is under way."""
         return bool(self._jobs)
@@ -142,7 +147,7 @@ class Machines:
         Raises ScenarioError if some are missing then, or are of another version.
         """
         until_s = now_s() + at_most_s
-        while missing := [node for node in self.nodes if node not in self._ports]:
+        while missing := [node for node in self.nodes if node not in self.there]:
             if (why := alive()) or now_s() > until_s:
                 names = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
                 raise ScenarioError(f"{len(missing)} of {len(self.nodes)} nodes have not come: {names}"
@@ -171,11 +176,10 @@ class Machines:
         self.offsets = {node: Offset() for node in self.nodes}
         self._n_pongs = 0
         for n in range(1, PINGS + 1):
-            there = [node for node in self.nodes if node not in self.lost]
-            for node in there:
+            for node in self.there:
                 self.order(node, "ping", now_s())
             until_s = now_s() + 1
-            while self._n_pongs < n * len(there) and now_s() < until_s:
+            while self._n_pongs < n * len(self.there) and now_s() < until_s:
                 self.step(0.1)
 
     def pace(self, paces: Mapping[Node, Pace | None]) -> None:
@@ -186,7 +190,7 @@ class Machines:
     def close(self) -> None:
         """Let all nodes end."""
         with suppress(NodeFailed):
-            for node in list(self._ports):
+            for node in self.there:
                 self.order(node, "end")
         time.sleep(0.05)
         self._guard.stop()
@@ -200,7 +204,7 @@ class Machines:
         if what == "run" and self._gone:
             gone = self._gone[:]
             self._gone.clear()
-            for each in list(self._ports):
+            for each in self.there:
                 self.order(each, "drop", gone)
         if node not in self.lost:
             try:

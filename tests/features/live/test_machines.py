@@ -2,15 +2,18 @@
 
 import os
 import signal
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import psutil
 import pytest
-from live_nodes import Fails, OfAnotherTime, Touch, on_nodes, small_nodes
+from live_nodes import Fails, OfAnotherTime, SmallImages, Touch, on_nodes, one_agent, small_nodes, thread_nodes, until
 
-from sfl_sim.features.live.machines import NeverSent, NodeFailed
-from sfl_sim.features.live.pickles import ForeignCode
+from sfl_sim.errors import ScenarioError
+from sfl_sim.features.live import agent
+from sfl_sim.features.live.links import RunKey, address_of
+from sfl_sim.features.live.machines import Machines, NeverSent, NodeFailed
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.split import SplitMethod
 from sfl_sim.methods.wire import Wire
@@ -63,6 +66,11 @@ def test_in_the_recorded_sequence_the_simulator_trains_what_nodes_have_trained(n
     assert bits(method) == found
 
 
+def gone(agent):
+    """Let an agent go away."""
+    agent._loop.call_soon_threadsafe(agent._ended.set)
+
+
 WIRES = {
     "integers": {"up": Int(), "down": Int(bits=4), "update": Int()},
     "largest": {"up": TopK(keep=0.25), "down": Fp16(), "update": TopK(keep=0.1)},
@@ -104,37 +112,53 @@ class Broken(Careless):
 
 
 def test_a_value_is_nowhere_but_where_it_was_sent():
-    never = r"is at 0, and is used at server, to which it has never been sent"
-    with small_nodes(USUAL.samples) as nodes, pytest.raises(NeverSent, match=never):
+    with thread_nodes(3, sum(USUAL.samples)) as (nodes, _), pytest.raises(NeverSent, match=r"at 0, .* at server"):
         on_nodes(Careless(USUAL.work()), nodes, USUAL, rounds=1)
 
 
 def test_the_error_of_a_step_is_that_of_its_node():
-    with small_nodes(USUAL.samples) as nodes, pytest.raises(NodeFailed, match=r"node server: ZeroDivision") as raised:
+    samples = sum(USUAL.samples)
+    with thread_nodes(3, samples) as (nodes, _), pytest.raises(NodeFailed, match="server: ZeroDivision") as raised:
         on_nodes(Broken(USUAL.work()), nodes, USUAL, rounds=1)
     assert "in run" in raised.value.__notes__[0]
 
 
-@pytest.mark.parametrize("name", ["splitfed_v2", "splitfed_v1", "fedavg", "hydra"])
-def test_a_node_that_goes_away_is_a_lost_client(name):
-    case = cases_of(METHODS[name])[0]
+@contextmanager
+def killed_processes():
+    """Nodes as processes, and what kills client 1."""
     with small_nodes(USUAL.samples) as machines:
-        method, begun = case.method(USUAL.work()), machines.run
-
-        def run_and_kill(op, *more):
-            begun(op, *more)
-            if op.node == 1 and 1 not in machines.lost and victims:
-                os.kill(victims.pop(), signal.SIGKILL)
-
         zygote = max(psutil.Process().children(), key=lambda child: child.create_time())
-        victims = [sorted(zygote.children(), key=lambda child: child.pid)[2].pid]  # after the server and client 0
-        machines.run = run_and_kill
-        run, _, _ = on_nodes(method, machines, USUAL)
+        victim = sorted(zygote.children(), key=lambda child: child.pid)[2].pid  # after the server and client 0
+        yield machines, lambda: os.kill(victim, signal.SIGKILL)
+
+
+@contextmanager
+def ended_threads():
+    """Nodes as threads, and what ends client 1."""
+    with thread_nodes(3, sum(USUAL.samples)) as (machines, agents):
+        yield machines, lambda: gone(agents[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes_of"),
+    [("splitfed_v2", killed_processes), *((name, ended_threads) for name in ("splitfed_v1", "fedavg", "hydra"))],
+)
+def test_a_node_that_goes_away_is_a_lost_client(name, nodes_of):
+    case = cases_of(METHODS[name])[0]
+    with nodes_of() as (machines, end):
+        begun, ends = machines.run, [end]
+
+        def run_and_end(op, *more):
+            begun(op, *more)
+            if op.node == 1 and ends:
+                ends.pop()()
+
+        machines.run = run_and_end
+        run, _, _ = on_nodes(case.method(USUAL.work()), machines, USUAL)
         assert machines.lost == {1}
         assert {dropout.client for dropout in run.clock.records.dropouts} == {1}
         trained = run.rows[(run.rows["round"] == 2) & (run.rows["macs"] > 0)]["client"]
-        assert 0 in trained
-        assert 2 in trained
+        assert {0, 2} <= set(trained)
 
 
 def test_clocks_that_differ_are_compared():
@@ -157,12 +181,169 @@ def test_no_process_is_left():
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
 
 
-def test_foreign_code_needs_permission():
-    from sfl_sim.features.live.pickles import read, written
+# Who is there, with nodes in threads of this process
 
-    message = written(Touch())
-    with pytest.raises(ForeignCode, match=r"--allow-code"):
-        read(message)
-    assert isinstance(read(message, allow_code=True), Touch)
-    with pytest.raises(ForeignCode, match=r"builtins.eval"):
-        read(b"cbuiltins\neval\n.")
+
+@pytest.fixture
+def driver():
+    """A driver that waits for two clients, and its address."""
+    machines = Machines(RunKey.new(), 2)
+    yield machines, machines.listen("tcp://127.0.0.1")
+    machines.close()
+
+
+def test_a_driver_says_who_has_not_come(driver):
+    machines, address = driver
+    one_agent(1, address, machines.key)
+    until(machines, lambda: machines.there == [1])
+    with pytest.raises(ScenarioError, match=r"^nodes: 2 of 3 nodes .*: server, 0; nobody comes"):
+        machines.gather(60, lambda: "nobody comes")
+    with pytest.raises(ScenarioError, match=r"server, 0$"):
+        machines.gather(0)
+
+
+def test_an_agent_whose_number_is_taken_is_refused_before_the_run_begins(driver):
+    machines, address = driver
+    one_agent(1, address, machines.key)
+    until(machines, lambda: machines.there)
+    one_agent(1, address, machines.key)
+    with pytest.raises(ScenarioError) as raised:
+        until(machines, lambda: False)
+    assert (raised.value.key, raised.value.found) == ("nodes", 1)
+
+
+def test_an_agent_may_be_started_again_as_long_as_others_are_waited_for(driver):
+    machines, address = driver
+    first, thread, _ = one_agent(1, address, machines.key)
+    until(machines, lambda: machines.there)
+    gone(first)
+    thread.join(10)
+    until(machines, lambda: not machines.there)
+    assert machines.lost == {1}
+    one_agent(1, address, machines.key)
+    until(machines, lambda: machines.there)
+    assert machines.lost == set()
+
+
+@pytest.mark.parametrize("number", [2, 7, -1])
+def test_an_agent_with_a_number_that_no_client_has_is_refused(number, driver):
+    machines, address = driver
+    one_agent(number, address, machines.key)
+    with pytest.raises(ScenarioError) as raised:
+        machines.gather(10)
+    assert raised.value.key == "nodes"
+    assert (raised.value.found, raised.value.allowed) == (number, "0 to 1")
+
+
+def test_an_agent_of_another_release_is_refused_and_one_of_other_code_is_noted(driver, monkeypatch):
+    machines, address = driver
+    monkeypatch.setattr(agent, "code_version", lambda: "other code")
+    one_agent(0, address, machines.key)
+    until(machines, lambda: machines.there)
+    assert machines.differ == [0]
+    monkeypatch.setattr(agent, "version", lambda package: "0.0.1")
+    one_agent(1, address, machines.key)
+    with pytest.raises(ScenarioError) as raised:
+        machines.gather(10)
+    assert (raised.value.key, raised.value.found) == ("nodes", "0.0.1")
+
+
+def test_an_agent_with_another_key_is_not_there(driver):
+    machines, address = driver
+    one_agent(0, address, RunKey.new())
+    with pytest.raises(ScenarioError, match="3 of 3"):
+        machines.gather(0.1)
+
+
+def test_a_late_agent_waits_for_the_end_and_disturbs_nobody():
+    with thread_nodes(2) as (machines, agents):
+        address = machines._socket.last_endpoint.decode()
+        late = [one_agent(number, address, machines.key) for number in (1, 7)]
+        machines.compare_clocks()
+        assert machines.lost == set()
+        for started, thread, errors in late:
+            gone(started)
+            thread.join(10)
+            assert not errors
+        machines.compare_clocks()
+        assert machines.lost == set()
+        assert agents[1].own.keys() == {agent.IMAGES}
+
+
+def test_nodes_with_other_samples_than_the_server_are_refused():
+    with thread_nodes(2, samples=0) as (machines, agents):
+        agents[1].make_own = lambda _: agent.own_of(SmallImages(7))
+        with pytest.raises(ScenarioError) as raised:
+            machines.begin(SmallImages(8))
+    assert raised.value.key == "data"
+    assert "node 1 " in raised.value.problem
+
+
+def test_a_client_that_goes_away_while_it_gets_ready_ends_the_run():
+    with thread_nodes(2, samples=0) as (machines, agents):
+        agents[1].make_own = lambda _: gone(agents[1])
+        with pytest.raises(ScenarioError, match="node 1") as raised:
+            machines.begin(SmallImages(8))
+    assert raised.value.key == "nodes"
+
+
+def test_clocks_of_one_machine_are_equal_within_the_bound():
+    with thread_nodes(2) as (machines, _):
+        assert machines.offsets.keys() == set(machines.nodes)
+        assert all(abs(offset.s) <= offset.bound_s < 1 for offset in machines.offsets.values())
+
+
+def test_a_lost_client_is_told_once_and_gets_no_more_orders():
+    with thread_nodes(2) as (machines, agents):
+        machines.on_lost = (told := []).append
+        gone(agents[0])
+        until(machines, lambda: told)
+        machines.order(0, "ping", 0.0)
+        machines.compare_clocks()
+        assert told == [0]
+        assert machines.there == [SERVER, 1]
+        assert machines.offsets[0].bound_s == float("inf")
+
+
+def test_without_its_server_a_run_fails():
+    with thread_nodes(1) as (machines, agents):
+        gone(agents[SERVER])
+        with pytest.raises(NodeFailed, match="server"):
+            until(machines, lambda: False)
+
+
+def test_what_no_flow_holds_any_more_leaves_the_nodes():
+    case, kept = cases_of(METHODS["splitfed_v2"])[0], []
+    for rounds in (1, 3):
+        with thread_nodes(3, sum(USUAL.samples)) as (machines, agents):
+            _, steps, _ = on_nodes(case.method(USUAL.work()), machines, USUAL, rounds)
+            kept.append(sum(len(node.things) for node in agents.values()))
+            assert kept[-1] < len(steps)
+    assert kept[0] == kept[1]
+
+
+def test_contents_are_at_the_driver_only_while_it_looks_at_them():
+    case = cases_of(METHODS["splitfed_v2"])[0]
+    with thread_nodes(3, sum(USUAL.samples)) as (machines, _):
+        method = case.method(USUAL.work())
+        on_nodes(method, machines, USUAL)
+        assert method.part2.content is None
+        with machines.at_the_driver():
+            assert method.part2.content is not None
+        assert method.part2.content is None
+
+
+def test_an_address_that_is_taken_is_one_line(driver):
+    _, address = driver
+    with pytest.raises(ScenarioError) as raised:
+        Machines(RunKey.new(), 1).listen(address)
+    assert (raised.value.key, raised.value.found) == ("--listen", address)
+
+
+def test_a_message_between_clients_is_lost_with_its_receiver():
+    with thread_nodes(2) as (machines, agents):
+        gone(agents[1])
+        until(machines, lambda: machines.lost)
+        agents[0].report("unreachable", address_of(1))  # as a node does that learns of it first
+        machines.compare_clocks()
+        assert machines.lost == {1}
