@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods.base import Method, MethodOptions, Task, once_a_round
-from sfl_sim.methods.split import Copies, TwoParts, in_turn
+from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.split import Copies, SplitStep, TwoParts, in_turn
 from sfl_sim.models.heads import Aux, auxiliary_network
 from sfl_sim.models.network import Network
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, Occur, Step, Value, expect, occur, on, par, send, wait
-from sfl_sim.training.exit_steps import ExitForward, LocalBackward
-from sfl_sim.training.steps import Renew, TrainAlone
+from sfl_sim.training.exit_steps import ExitBackward, ExitForward, LocalBackward
+from sfl_sim.training.steps import Backward, Renew, TrainAlone
 
 
 class Mailbox:
@@ -131,11 +131,13 @@ class UploadOptions(HeadOptions):
     """Part-2: one that all clients train in turn, or a copy for each, averaged every round."""
 
 
-class RunsAhead(Method):
+class RunsAhead(SplitStep):
     """The flows of a client, and of the server's jobs for it; by default clients learn by a head's loss."""
 
     sends_gradients = False
     forward: Step = ExitForward(1.0)
+    trains = TrainAlone
+    goes_back: ClassVar[type[Backward | ExitBackward]] = LocalBackward
 
     @classmethod
     def at_client(cls, network: Network, cut: int, options: MethodOptions) -> tuple[Network, int]:
@@ -185,16 +187,6 @@ class RunsAhead(Method):
                 smashed = yield from boxes.inbox.take()
                 yield on(SERVER, self.server_step(round), part2, smashed)
 
-    @once_a_round
-    def server_step(self, round: int) -> Step:
-        """The server's step on the smashed data."""
-        return TrainAlone(self.optimiser(round, SERVER))
-
-    @once_a_round
-    def backward(self, round: int, c: int) -> Step:
-        """The client's step from the gradient of its own loss."""
-        return LocalBackward(self.optimiser(round, c))
-
 
 class Ahead(RunsAhead, TwoParts, Copies):
     """A round of three flows for each client, between which messages wait in mailboxes.
@@ -235,8 +227,8 @@ class Ahead(RunsAhead, TwoParts, Copies):
     def merge(self, trained: Mapping[int, tuple[Replica | Bundle, Replica]]) -> Flow:
         """Average the clients' models, and part-2 if each has a copy: what is given of each client is both."""
         if not self.follows_order:
-            yield from self.average(SERVER, self.part2, [part2 for _, part2 in trained.values()], list(trained))
-        yield from self.average(AGGREGATOR, self.client_model, [model for model, _ in trained.values()], list(trained))
+            yield from self.average(SERVER, self.part2, {c: part2 for c, (_, part2) in trained.items()})
+        yield from self.average(AGGREGATOR, self.client_model, {c: model for c, (model, _) in trained.items()})
 
     def visit(self, c: int, round: int) -> Flow:
         """Run a client and the server's jobs for it side by side; gives what both have trained."""

@@ -209,7 +209,7 @@ class Method(ABC):
         ...
         ...     def round(self, round, clients):
         ...         copies = yield par({c: self.client(c, round) for c in clients})  # of those that are not lost
-        ...         yield from self.average(AGGREGATOR, self.whole, list(copies.values()), list(copies))
+        ...         yield from self.average(AGGREGATOR, self.whole, copies)
         ...
         ...     def client(self, c, round):
         ...         copy = yield send(self.whole, AGGREGATOR, c)  # takes time on the downlink
@@ -350,15 +350,14 @@ class Method(ABC):
         """The local optimiser of a round, with the method's rule; `node` as for `Task.optimiser`."""
         return replace(self.task.optimiser(round, node), rule=self.rule)
 
-    def average(
-        self, node: ServerNode, state: Replica | Bundle, copies: Sequence[Replica | Bundle], clients: Sequence[int]
-    ) -> Flow:
-        """`state` <- sum_c k_c copy_c at `node`: federated averaging, of a bundle member by member.
+    def average(self, node: ServerNode, state: Replica | Bundle, copies: Mapping[int, Replica | Bundle]) -> Flow:
+        """`state` <- sum_c k_c copy_c at `node`: federated averaging of the clients' copies, bundles member by member.
 
         Nothing happens if all clients are lost.
         """
         for number, member in enumerate(state.members if copies else []):
-            yield on(node, Average(), member, [copy.members[number] for copy in copies], self.task.shares(clients))
+            members = [copy.members[number] for copy in copies.values()]
+            yield on(node, Average(), member, members, self.task.shares(list(copies)))
 
     def prepare(self) -> Flow:
         """Give the flow before the first round: clients receive what of their layers is frozen; then `setup`."""

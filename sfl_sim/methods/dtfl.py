@@ -110,8 +110,8 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
         """Average all layers as SplitFedV1 does, and each tier's head over its clients."""
         yield from super().average_at(node, visits, round)  # type: ignore[arg-type]
         for cut, head in self.heads.items() if node == AGGREGATOR else ():
-            own = [c for c, visit in visits.items() if visit.cut == cut]
-            yield from self.average(AGGREGATOR, head, [self.models[c].replicas[1] for c in own], own)
+            heads = {c: self.models[c].replicas[1] for c, visit in visits.items() if visit.cut == cut}
+            yield from self.average(AGGREGATOR, head, heads)
 
 
 def smoothed(values: Sequence[float]) -> float:

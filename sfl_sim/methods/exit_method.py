@@ -103,23 +103,18 @@ class ExitMethod(Method):
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """Train, then average: phi, h and the last layer at the aggregator, theta at the server."""
         trained = yield par({c: self.client(c, round) for c in clients})
+        models = {c: visit.model.replicas for c, visit in trained.items()}
         for number, piece in enumerate(self.phi):
-            yield from self._average(0, piece, trained, [c for c in trained if self.entry(c) >= number])
+            yield from self.average(AGGREGATOR, piece, {c: models[c][0] for c in trained if self.entry(c) >= number})
         for depth, h in self.h.items():
-            yield from self._average(1, h, trained, [c for c in trained if self.task.cuts[c] == depth])
+            yield from self.average(AGGREGATOR, h, {c: models[c][1] for c in trained if self.task.cuts[c] == depth})
         for piece in self.classifier:
-            yield from self._average(2, piece, trained, list(trained))
+            yield from self.average(AGGREGATOR, piece, {c: models[c][2] for c in trained})
         for number, piece in enumerate(self.theta):
-            entered = [visit.theta.get(number) for visit in trained.values()]
-            if any(entered):
-                copies = [copy or piece for copy in entered]  # one without features is what the piece was
-                yield from self.average(SERVER, piece, copies, list(trained))
-
-    def _average(
-        self, member: int, state: Replica, trained: Mapping[int, TrainedExits], holders: Sequence[int]
-    ) -> Flow:
-        """`state` <- the weighted average of that member of the holders' models."""
-        yield from self.average(AGGREGATOR, state, [trained[c].model.replicas[member] for c in holders], holders)
+            if any(number in visit.theta for visit in trained.values()):
+                # A copy without features is what the piece was.
+                copies = {c: visit.theta.get(number, piece) for c, visit in trained.items()}
+                yield from self.average(SERVER, piece, copies)
 
     @abstractmethod
     def client(self, c: int, round: int) -> Flow:

@@ -26,7 +26,7 @@ class FedAvg(Method, regular=True, survives=True, tiered=True):
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """w <- sum_c k_c w_c, with w_c trained from w on the client's own data."""
         copies = yield par({c: self.client(c, round, Train(self.optimiser(round, c))) for c in clients})
-        yield from self.average(AGGREGATOR, self.whole, list(copies.values()), list(copies))
+        yield from self.average(AGGREGATOR, self.whole, copies)
 
     def client(self, c: int, round: int, train: Train) -> Flow:
         """Download, train on all local mini-batches, upload."""

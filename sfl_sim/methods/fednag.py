@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task, once_a_round
-from sfl_sim.methods.server_copies import HostOptions, ServerCopies, host_rule
+from sfl_sim.methods.server_copies import HostOptions, ServerCopies
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import Node
 from sfl_sim.training.optimisers import Optimiser, Sgd
@@ -27,7 +27,6 @@ class FedNAG(ServerCopies, regular=True, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        self.rule = host_rule(task, self.options)
         usual = task.optimiser(1)
         if not isinstance(usual, Sgd):
             raise ScenarioError("needs SGD", key="train.optimizer", found=task.optimizer, allowed=["sgd", "nag"])

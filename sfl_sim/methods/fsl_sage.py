@@ -49,7 +49,7 @@ class FslSage(Ahead, survives=True):
     options: SageOptions
     examples = (SageOptions(align_every=2, align_epochs=2, upload_every=2),)
     neutral = None
-    forward = Forward()
+    forward, goes_back = Forward(), Backward
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
@@ -111,10 +111,6 @@ class FslSage(Ahead, survives=True):
     @once_a_round
     def server_step(self, round: int) -> Step:
         return TrainAndStore(self.optimiser(round, SERVER), self.options.store)
-
-    @once_a_round
-    def backward(self, round: int, c: int) -> Step:
-        return Backward(self.optimiser(round, c))
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         """Size of part-2, and for every client that of a head, and of the rows that may be stored."""

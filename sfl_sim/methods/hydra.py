@@ -79,7 +79,7 @@ class Hydra(SharedServer, regular=True, survives=True):
         yield expect(self.trunk, self.begin(clients))
         part2s = {group: Joined(self.part2, [self.trunk, head]) for group, head in self.heads.items()}
         copies = yield par({c: self.client(c, part2s[self.groups[c]], round) for c in clients})
-        average = self.average(AGGREGATOR, self.part1, list(copies.values()), list(copies))
+        average = self.average(AGGREGATOR, self.part1, copies)
         yield par([average, self.average_heads(list(copies))])
 
     def average_heads(self, clients: Sequence[int]) -> Flow:

@@ -29,7 +29,7 @@ class MultiHead(SplitMethod, regular=True, survives=True):
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """w1 <- sum_c k_c w1_c."""
         copies = yield par({c: self.client(c, round) for c in clients})
-        yield from self.average(AGGREGATOR, self.part1, list(copies.values()), list(copies))
+        yield from self.average(AGGREGATOR, self.part1, copies)
 
     def client(self, c: int, round: int) -> Flow:
         """Download the body, train it with the client's own head, at first a copy of the initial one, upload it."""

@@ -102,7 +102,7 @@ class Pooled(SplitStep, TwoParts):
 
     def merge(self, copies: Mapping[int, Replica | Bundle], sizes: Mapping[int, int]) -> Flow:
         """Average what clients have trained."""
-        yield from self.average(AGGREGATOR, self.client_model, list(copies.values()), list(copies))
+        yield from self.average(AGGREGATOR, self.client_model, copies)
 
 
 def in_step(data: ClientData, round: int, sizes: Mapping[int, int], steps: int) -> Iterator[tuple[Batch | None, ...]]:

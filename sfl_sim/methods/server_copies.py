@@ -65,6 +65,8 @@ class ServerCopies(SplitStep):
         self.pieces = task.split(*self.cuts)
         """The global model, cut wherever a client ever cuts it; with one cut, part-1 and part-2."""
         self.looks_at_times = task.cut_policy is not None
+        if isinstance(self.options, HostOptions):
+            self.rule = host_rule(task, self.options)
         self.held: dict[int, dict[int, int]] = {}
         self._now: Mapping[int, int] = {}
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.server_copies import HostOptions, ServerCopies, host_rule
+from sfl_sim.methods.server_copies import HostOptions, ServerCopies
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import MomentumAverage
 
@@ -36,7 +36,6 @@ class SlowMo(ServerCopies, regular=True, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        self.rule = host_rule(task, self.options)
         self.optimiser(1)  # of which `merge` takes the rate, so that all nodes must have it
 
     def merge(self, round: int) -> MomentumAverage:

@@ -18,7 +18,7 @@ from torch import Tensor
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.server_copies import ClientVisit, HostOptions, ServerCopies, host_rule
+from sfl_sim.methods.server_copies import ClientVisit, HostOptions, ServerCopies
 from sfl_sim.models.on_nan import rule_in_force
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.models.weights import Weights
@@ -158,7 +158,6 @@ class Smofi(ServerCopies, regular=True, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        self.rule = host_rule(task, self.options)
         self.forgets_lost = self.waits_for_all = not self.options.fusion
         self.carried: Fusion | None = None
         """The last round's buffers, whose mbar the next round goes on from with `carry_fused`."""

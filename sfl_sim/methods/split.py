@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.methods.base import Method, MethodOptions, Task, once_a_round
 from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.ops import SERVER, Flow, Lost, Step, on
 from sfl_sim.training.alternatives import Model
+from sfl_sim.training.exit_steps import ExitBackward
 from sfl_sim.training.steps import Backward, Forward, Train
 
 
@@ -16,6 +18,10 @@ class SplitStep(Method):
     """A method whose clients train part-1 and whose server trains part-2, one mini-batch after another."""
 
     forward: Step = Forward()
+    trains: ClassVar[type[Train]] = Train
+    """The server's step on smashed data."""
+    goes_back: ClassVar[type[Backward | ExitBackward]] = Backward
+    """The client's step from the gradient at the cut, or from its own loss."""
 
     def batches(
         self, c: int, part1: Replica, part2: Replica | Joined, batches: Iterable[Batch], round: int, visit: int = 0
@@ -40,13 +46,13 @@ class SplitStep(Method):
 
     @once_a_round
     def server_step(self, round: int) -> Step:
-        """The server's step on the smashed data."""
-        return Train(self.optimiser(round, SERVER))
+        """Return the server's step of a round."""
+        return self.trains(self.optimiser(round, SERVER))
 
     @once_a_round
     def backward(self, round: int, c: int) -> Step:
-        """The client's step from the gradient at the cut."""
-        return Backward(self.optimiser(round, c))
+        """Return the step of client `c` in a round."""
+        return self.goes_back(self.optimiser(round, c))
 
 
 class TwoParts(Method):

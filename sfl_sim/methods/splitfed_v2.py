@@ -53,7 +53,7 @@ class SplitFedV2(SharedServer, SplitMethod, regular=True, survives=True, tiered=
         yield on(SERVER, Renew(), self.part2)
         yield expect(self.part2, self.begin(clients))
         copies = yield par({c: self.client(c, self.part2, round) for c in clients})
-        yield from self.average(AGGREGATOR, self.part1, list(copies.values()), list(copies))
+        yield from self.average(AGGREGATOR, self.part1, copies)
 
     @once_a_round
     def backward(self, round: int, c: int) -> Backward:

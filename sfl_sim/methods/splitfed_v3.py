@@ -31,7 +31,7 @@ class SplitFedV3(SplitMethod, regular=True, survives=True):
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """w2 <- sum_c k_c w2_c."""
         copies = yield par({c: self.client(c, round) for c in clients})
-        yield from self.average(SERVER, self.part2, list(copies.values()), list(copies))
+        yield from self.average(SERVER, self.part2, copies)
 
     def client(self, c: int, round: int) -> Flow:
         """Train the client's own part-1, at first a copy of the initial one, with a copy of part-2."""

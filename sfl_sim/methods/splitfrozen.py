@@ -16,7 +16,7 @@ from pydantic import Field
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.ahead import Mailbox, closing
-from sfl_sim.methods.base import MethodOptions, Task, once_a_round
+from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitMethod
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, On, State, Value, expect, on, par, send
@@ -47,6 +47,7 @@ class SplitFrozen(SplitMethod, survives=True):
     shares_server_model = True
     follows_order = True
     depends_on_time = True
+    trains = TrainAlone
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
@@ -110,10 +111,6 @@ class SplitFrozen(SplitMethod, survives=True):
         if not batch.step:  # perhaps once more, if the client was lost
             self.kept[c] = State("kept activations")
         return on(SERVER, TrainAndKeep(self.optimiser(round, SERVER)), self.part2, smashed, batch, self.kept[c])
-
-    @once_a_round
-    def server_step(self, round: int) -> TrainAlone:
-        return TrainAlone(self.optimiser(round, SERVER))
 
     def current(self) -> list[Replica]:
         return [self.part1, self.part2]

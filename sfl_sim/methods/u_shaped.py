@@ -76,10 +76,9 @@ class UShaped(SplitStep, regular=True, survives=True):
             yield on(SERVER, Renew(), self.part2)
             yield expect(self.part2, {c: 2 * self.data.n_batches(c) for c in clients}, turn=2)
         trained = yield par({c: self.client(c, round) for c in clients})
-        models, part2s = zip(*trained.values(), strict=True) if trained else ((), ())
         if not shared:
-            yield from self.average(SERVER, self.part2, part2s, list(trained))
-        yield from self.average(AGGREGATOR, self.client_model, models, list(trained))
+            yield from self.average(SERVER, self.part2, {c: part2 for c, (_, part2) in trained.items()})
+        yield from self.average(AGGREGATOR, self.client_model, {c: model for c, (model, _) in trained.items()})
 
     def client(self, c: int, round: int) -> Flow:
         """Download w1 and w3, train them with w2 or a copy, upload them."""

@@ -59,7 +59,7 @@ class AveragedHeads(METHODS["multihead"]):
 
     def round(self, round, clients):
         yield from super().round(round, clients)
-        yield from self.average(SERVER, self.part2, [self.heads[c] for c in clients], clients)
+        yield from self.average(SERVER, self.part2, {c: self.heads[c] for c in clients})
         self.heads.clear()
 
     def model(self):
