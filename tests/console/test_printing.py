@@ -8,7 +8,9 @@ import yaml
 from rich.table import Table
 
 from sfl_sim.cli import main
-from sfl_sim.console import Terminal, say
+from sfl_sim.console import Terminal, conclude, say
+from sfl_sim.store import Failure
+from sfl_sim.studies.launch import Outcome, TrialsFailed
 
 OBEYED = "\x1b]0;mine\x07\x1b[2J\r[red]x[/red]:smile:\u202eevil"
 SHOWN = r"\x1b]0;mine\x07\x1b[2J\r[red]x[/red]:smile:\u202eevil"
@@ -27,6 +29,19 @@ def test_a_name_in_a_table_is_shown_and_not_obeyed():
     assert "[red]x[/red]:smile:" in printed
     assert "\x1b" not in printed
     assert "other\u00a0name" in printed
+
+
+def test_what_others_gave_is_announced_before_the_failure_of_a_trial(tmp_path, capsys):
+    failed = TrialsFailed([Failure("lr=0.2", 0, 1, "RuntimeError: no")], 2)
+    failed.outcome = Outcome(tmp_path, "failed")
+    (tmp_path / "privacy.html").touch()
+
+    def train(notify):
+        raise failed
+
+    with pytest.raises(TrialsFailed):
+        conclude(train, "privacy.html", lambda folder: "a table", quiet=False)
+    assert capsys.readouterr().out.split() == ["a", "table", str(tmp_path / "privacy.html")]
 
 
 def test_a_line_too(capsys):

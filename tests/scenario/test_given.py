@@ -78,12 +78,15 @@ def test_equal_contents_have_equal_texts_and_others_have_others():
     assert text_of(make(3)) == text_of(make(3)) != text_of(make(4))
 
 
-def test_a_text_does_not_depend_on_the_process():
+def test_a_text_does_not_depend_on_the_process(monkeypatch, capsys):
     code = "from torch import nn; import torch; from sfl_sim.scenario.given import spelled\n"
     code += "class Mine(nn.Linear):\n    def forward(self, x): return 2 * x\n"
     code += "torch.manual_seed(0)\nprint(spelled(nn.Sequential(Mine(2, 2)), 'model.factory'))"
-    texts = {subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(2)}
-    assert len(texts) == 1
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+    here = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", here)
+    exec(code, vars(here))
+    assert capsys.readouterr().out == there
 
 
 def test_what_is_no_content_equals_nothing():

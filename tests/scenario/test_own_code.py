@@ -105,7 +105,7 @@ def test_a_model_on_the_command_line_is_code_too(place, capsys):
 
 
 def test_with_permission_it_runs_in_other_processes_too_and_the_permission_ends_with_the_command(place):
-    both = {"method": {"name": "planted:Method"}, "model": {"factory": "planted:make"}, "repeats": 2}
+    both = {"method": {"name": "planted:Method"}, "model": {"factory": "planted:make"}}
     main(["run", write(SCENARIO | both), "--allow-code", "--timing-only", "-q", "--jobs", "2"])
     assert (place / "has run").exists()
     assert Path("reports/theirs/report.html").exists()
@@ -178,7 +178,7 @@ def test_what_lies_where_the_command_is_called_is_imported_by_none_of_its_proces
     script = place / "bin" / "sfl-sim"  # as pip installs it: Python looks beside it, not here
     script.parent.mkdir()
     script.write_text("from sfl_sim.cli import main\nif __name__ == '__main__':\n    main()\n")
-    question = ["whatif", write(SCENARIO), "--vary", "server.workers=1,2", "--jobs", "2", "-q"]
+    question = ["whatif", write(SCENARIO), "--vary", "server.workers=2", "--jobs", "2", "-q"]
     root = {"PYTHONPATH": str(Path(sfl_sim.__file__).parents[1])}
     subprocess.run([sys.executable, script, *question], check=True, capture_output=True, env=os.environ | root)
     assert not (place / "has run").exists()
