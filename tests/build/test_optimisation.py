@@ -1,9 +1,12 @@
-"""How nodes optimise: schedules, clipping, optimisers of one's own, another one at the server, values by client."""
+"""How nodes optimise: losses, schedules, clipping, optimisers of one's own or of the server, values by client."""
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
+from torch.nn.utils import parameters_to_vector
 
+from sfl_sim import run
 from sfl_sim.data.loading import load
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
@@ -18,15 +21,24 @@ from sfl_sim.training.contents import dump, storable
 from sfl_sim.training.contents import load as load_content
 
 CPU = torch.device("cpu")
+binary, entropy = functional.binary_cross_entropy_with_logits, functional.cross_entropy
+SGD, ADAM = torch.optim.SGD, torch.optim.Adam
+MODEL_OF = {"diabetes": "mlp", "digit_pairs": "cnn_small", "digit_masks": "fcn_small", "digits": "cnn_small"}
+OPTIONS = {"hydra": {"cut2": 2}, **{name: {"host": "splitfed_v1"} for name in ("fedbuff", "fedasync")}}
 
 
-def experiment(method="splitfed_v2", clients=1, device=CPU, options=None, **train):
+def own(name):
+    return f"{__name__}:{name}"
+
+
+def experiment(method="splitfed_v2", data="diabetes", clients=1, device=CPU, options=None, report=None, **train):
     scenario = {
-        "data": {"name": "diabetes", "train_samples": 60},
-        "model": {"name": "mlp"},
+        "data": {"name": data, "train_samples": 60},
+        "model": {"name": MODEL_OF[data]},
         "clients": {"count": clients},
-        "method": {"name": method, **(options or {})},
+        "method": {"name": method, **OPTIONS.get(method, {})},
         "train": {"batch_size": 20, "rounds": 3, "lr": 0.1, **train},
+        "report": report or {},
     }
     with permitted(Permission(everything=True)):
         return Experiment(parse(scenario).variants[0].scenario, device)
@@ -36,24 +48,27 @@ def weights(ours):
     return torch.cat([view.flatten() for part in ours.method.model() for _, view in part.weights.named_tensors()])
 
 
-def plain(ours, optimisers, rates=(0.1, 0.1, 0.1), clip=None, renews=True):
+def plain(ours, data="diabetes", optimisers=(SGD, SGD), rates=(0.1, 0.1, 0.1), clip=None, loss=functional.mse_loss):
     """Train in plain torch on the batches of the only client; `optimisers` make those of the two parts."""
-    dataset = load("diabetes", train_samples=60)
+    dataset = load(data, train_samples=60)
     torch.manual_seed(torch_seed(0, "initial weights"))
-    model = MODELS["mlp"](dataset.sample_shape, 1)
+    model = MODELS[MODEL_OF[data]](dataset.sample_shape, len(dataset.answers))
     parts = [list(model[:1].parameters()), list(model[1:].parameters())]
+    targets = dataset.y_train if dataset.targets_train is None else dataset.targets_train
     for number, lr in enumerate(rates, start=1):
         made = [make(part, lr=lr) for make, part in zip(optimisers, parts, strict=True)]
         for batch in ours.method.data.batches(0, number):
             i = torch.from_numpy(batch.numbers)
-            for one in made:
-                one.zero_grad()
-            torch.nn.functional.mse_loss(model(dataset.x_train[i]), dataset.targets_train[i]).backward()
-            for one, part in zip(made, parts, strict=True):
+            x = dataset.x_train[i]
+            if dataset.mean is not None:
+                x = (x / 255 - dataset.mean[:, None, None]) / dataset.std[:, None, None]
+            model.zero_grad()
+            loss(model(x), targets[i]).backward()
+            for optimiser, part in zip(made, parts, strict=True):
                 if clip is not None:
                     torch.nn.utils.clip_grad_norm_(part, clip)
-                one.step()
-    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+                optimiser.step()
+    return parameters_to_vector(model.parameters()).detach()
 
 
 def rmsprop(parameters, lr):
@@ -68,44 +83,71 @@ def makes_nothing(parameters, lr):
     return None
 
 
-OWN = f"{__name__}:rmsprop"
-SGD, ADAM = torch.optim.SGD, torch.optim.Adam
+def asymmetric(outputs, targets):
+    """Errors above cost twice as much as those below."""
+    error = outputs - targets
+    return torch.where(error > 0, 2 * error, -error).mean()
+
+
+def returns_no_scalar(outputs, targets):
+    return outputs - targets
+
+
+def fails(outputs, targets):
+    raise ValueError("no loss today")
+
+
+def balanced(labels):
+    counts = np.bincount(labels)
+    return torch.tensor(len(labels) / (len(counts) * counts), dtype=torch.float32)
+
+
+WEIGHTS = balanced(load("digits", train_samples=60).y_train.numpy())
 SAME = 5e-5
 """Adam divides by the size of gradients: where that is almost 0, rounding differs between processors (1e-5)."""
 
 
 @pytest.mark.parametrize(
-    ("train", "twin"),
+    ("asked", "twin"),
     [
-        ({"clip_norm": 0.05}, {"optimisers": (SGD, SGD), "clip": 0.05}),
-        ({"schedule": "cosine"}, {"optimisers": (SGD, SGD), "rates": (0.1, 0.075, 0.025)}),
-        ({"schedule": {"kind": "step", "step_size": 1}}, {"optimisers": (SGD, SGD), "rates": (0.1, 0.01, 0.001)}),
-        (
-            {"schedule": {"kind": f"{__name__}:halved", "warmup_rounds": 1}},
-            {"optimisers": (SGD, SGD), "rates": (0.05, 0.05, 0.025)},
-        ),
-        ({"optimizer": OWN, "lr": 0.1}, {"optimisers": (rmsprop, rmsprop)}),
+        ({"clip_norm": 0.05}, {"clip": 0.05}),
+        ({"schedule": "cosine"}, {"rates": (0.1, 0.075, 0.025)}),
+        ({"schedule": {"kind": "step", "step_size": 1}}, {"rates": (0.1, 0.01, 0.001)}),
+        ({"schedule": {"kind": own("halved"), "warmup_rounds": 1}}, {"rates": (0.05, 0.05, 0.025)}),
+        ({"optimizer": own("rmsprop")}, {"optimisers": (rmsprop, rmsprop)}),
         ({"optimizer": "torch.optim:Adam"}, {"optimisers": (ADAM, ADAM)}),
         ({"server": {"optimizer": "adam"}}, {"optimisers": (SGD, ADAM)}),
         ({"server": {"lr": 0.3}}, {"optimisers": (SGD, lambda p, lr: SGD(p, lr=0.3))}),
         ({"server": {"momentum": 0.9}}, {"optimisers": (SGD, lambda p, lr: SGD(p, lr=lr, momentum=0.9))}),
         ({"lr": [0.2], "server": {"lr": 0.1}}, {"optimisers": (lambda p, lr: SGD(p, lr=0.2), SGD)}),
+        ({}, {"loss": functional.mse_loss}),
+        ({"loss": "l1"}, {"loss": functional.l1_loss}),
+        ({"loss": "huber"}, {"loss": functional.huber_loss}),
+        ({"loss": own("asymmetric")}, {"loss": asymmetric}),
+        ({"data": "digit_pairs"}, {"loss": lambda o, t: binary(o, t.float())}),
+        (
+            {"data": "digit_pairs", "class_weights": [3.0] * 10},
+            {"loss": lambda o, t: binary(o, t.float(), pos_weight=torch.full((10,), 3.0))},
+        ),
+        ({"data": "digit_masks"}, {"loss": lambda o, t: entropy(o, t.long())}),
+        ({"data": "digit_masks", "ignore_index": 0}, {"loss": lambda o, t: entropy(o, t.long(), ignore_index=0)}),
+        ({"data": "digits", "label_smoothing": 0.2}, {"loss": lambda o, t: entropy(o, t, label_smoothing=0.2)}),
+        ({"data": "digits", "class_weights": "balanced"}, {"loss": lambda o, t: entropy(o, t, weight=WEIGHTS)}),
     ],
 )
-def test_training_is_that_of_a_loop_in_plain_torch(train, twin):
-    ours = experiment(**train)
+def test_training_is_that_of_a_loop_in_plain_torch(asked, twin):
+    ours = experiment(**asked)
     list(ours.rounds())
-    assert torch.allclose(weights(ours), plain(ours, **twin), atol=SAME)
+    assert torch.allclose(weights(ours), plain(ours, asked.get("data", "diabetes"), **twin), atol=SAME)
 
 
 def test_an_optimiser_that_comes_from_a_package_is_the_one_that_has_a_name():
     ours = [experiment(clients=3, optimizer=kind, weight_decay=0.1) for kind in ("adam", "torch.optim:Adam")]
-    for one in ours:
-        list(one.rounds())
+    for each in ours:
+        list(each.rounds())
     assert torch.allclose(*map(weights, ours), atol=SAME)
 
 
-OPTIONS = {"hydra": {"cut2": 2}, **{key: {"host": "splitfed_v1"} for key in ["fedbuff", "fedasync"]}}
 SAME_EVERYWHERE = {"fednag", "slowmo"}
 
 
@@ -157,58 +199,56 @@ def test_a_table_names_sizes_and_rates(tmp_path):
 
 def test_clients_of_one_rate_train_as_if_it_were_given_once():
     ours = [experiment("fedavg", clients=3, lr=lr) for lr in (0.1, [0.1] * 3)]
-    for one in ours:
-        list(one.rounds())
+    for each in ours:
+        list(each.rounds())
     assert torch.equal(*map(weights, ours))
 
 
 @pytest.mark.parametrize(
-    ("train", "problem"),
+    ("asked", "key", "told"),
     [
-        ({"schedule": "cosin"}, "train.schedule.kind: is no schedule .*did you mean 'cosine'"),
-        ({"schedule": {"kind": "step", "size": 3}}, "train.schedule: fails with TypeError"),
-        (
-            {"schedule": {"kind": f"{__name__}:halved", "gamma": 1}},
-            "train.schedule.gamma: a schedule of your own takes",
-        ),
-        ({"schedule": "cosine", "lr_decay": 0.9}, "train.lr_decay: cannot be given together with train.schedule"),
-        ({"optimizer": "sdg"}, "train.optimizer: unknown choice .*did you mean 'sgd'"),
-        ({"optimizer": f"{__name__}:makes_nothing"}, "train.optimizer: fails with AttributeError"),
-        ({"optimizer": f"{__name__}:CPU"}, "train.optimizer: is no function"),
-        ({"server": {}}, "train.server: says nothing that is different"),
-        ({"lr": [0.1, 0.2]}, "train.lr: a list needs one entry per client"),
-        ({"batch_size": {"by": "device_speed", "values": [4, 8]}}, "train.batch_size.values: has more values than"),
-        ({"batch_size": {"by": "device_speed", "values": [4.5]}}, "train.batch_size: must be a whole number"),
+        ({"schedule": "cosin"}, "train.schedule.kind", "'cosine'"),
+        ({"schedule": {"kind": "step", "size": 3}}, "train.schedule", "TypeError"),
+        ({"schedule": {"kind": own("halved"), "gamma": 1}}, "train.schedule.gamma", "no options"),
+        ({"schedule": "cosine", "lr_decay": 0.9}, "train.lr_decay", "train.schedule"),
+        ({"optimizer": "sdg"}, "train.optimizer", "'sgd'"),
+        ({"optimizer": own("makes_nothing")}, "train.optimizer", "AttributeError"),
+        ({"optimizer": own("CPU")}, "train.optimizer", "no function"),
+        ({"server": {}}, "train.server", "{}"),
+        ({"lr": [0.1, 0.2]}, "train.lr", "found 2"),
+        ({"batch_size": {"by": "device_speed", "values": [4, 8]}}, "train.batch_size.values", "more values"),
+        ({"batch_size": {"by": "device_speed", "values": [4.5]}}, "train.batch_size", "found 4.5"),
+        ({"loss": "cross_entropy"}, "train.loss", "mse, l1, huber"),
+        ({"data": "digits", "loss": "mse"}, "train.loss", "one label"),
+        ({"data": "digits", "loss": "hinge"}, "train.loss", "package.module:name"),
+        ({"data": "digits", "ignore_index": 3}, "train.ignore_index", "tokens and pixels"),
+        ({"label_smoothing": 0.1}, "train.label_smoothing", "mse"),
+        ({"class_weights": "balanced"}, "train.class_weights", "cross_entropy and bce"),
+        ({"data": "digits", "class_weights": [1.0, 2.0]}, "train.class_weights", "10 labels"),
+        ({"loss": own("fails")}, "train.loss", "ValueError: no loss today"),
+        ({"loss": own("returns_no_scalar")}, "train.loss", "'Tensor (2, 1)'"),
+        ({"loss": own("CPU")}, "train.loss", "no function"),
+        ({"report": {"snapshots": {"rounds": [1]}}}, "report.snapshots", "'numbers'"),
+        ({"report": {"leakage": {"samples": 10}}}, "report.leakage", "'numbers'"),
+        ({"clients": 2, "lr": [0.1, 0.2]}, "train.server.lr", "clients"),
+        ({"method": "fedavg", "server": {"lr": 0.1}}, "train.server", "fedavg"),
+        ({"method": "slowmo", "clients": 2, "lr": [0.1, 0.2], "server": {"lr": 0.1}}, "train.server", "slowmo"),
+        ({"method": "mergesfl", "clients": 2, "batch_size": [4, 8]}, "train.batch_size", "mergesfl"),
+        ({"method": "smofi", "optimizer": own("rmsprop")}, "train.optimizer", "momentum buffers"),
     ],
 )
-def test_what_cannot_be_used_is_one_line(train, problem):
-    with pytest.raises(ScenarioError, match=problem):
-        experiment(**train)
+def test_what_cannot_be_used_is_one_line(asked, key, told):
+    with pytest.raises(ScenarioError) as refused:
+        list(experiment(**asked).rounds())
+    assert refused.value.key == key
+    assert told in str(refused.value)
 
 
 def test_an_attack_needs_one_size_of_batches_before_anything_runs():
     scenario = {"train": {"batch_size": [8, 16]}, "clients": {"count": 2}, "report": {"leakage": {"samples": 10}}}
-    with pytest.raises(ScenarioError, match=r"report.leakage: needs one train.batch_size for all clients"):
+    with pytest.raises(ScenarioError) as refused:
         Experiment(parse(scenario).variants[0].scenario, None)
-
-
-@pytest.mark.parametrize(
-    ("method", "train", "problem"),
-    [
-        ("splitfed_v2", {"lr": [0.1, 0.2]}, "train.server.lr: is missing, where clients have"),
-        ("fedavg", {"server": {"lr": 0.1}}, "train.server: fedavg trains nothing at a main server"),
-        (
-            "slowmo",
-            {"lr": [0.1, 0.2], "server": {"lr": 0.1}},
-            "train.server: must be the same for all nodes with slowmo",
-        ),
-        ("mergesfl", {"batch_size": [4, 8]}, "train.batch_size: must be the same for all clients with mergesfl"),
-        ("smofi", {"optimizer": OWN}, "train.optimizer: fuses momentum buffers"),
-    ],
-)
-def test_a_method_that_needs_the_same_everywhere_says_so(method, train, problem):
-    with pytest.raises(ScenarioError, match=problem):
-        list(experiment(method, clients=2, **train).rounds())
+    assert refused.value.key == "report.leakage"
 
 
 def test_the_state_of_an_optimiser_of_one_s_own_survives_a_checkpoint():
@@ -217,8 +257,67 @@ def test_the_state_of_an_optimiser_of_one_s_own_survives_a_checkpoint():
     weights_before.grad.fill_(1.0)
     optimiser.step(weights_before)
     again = Weights.restored(weights_before.part, load_content(dump(storable(weights_before.stored()))))
-    for one in (weights_before, again):
-        one.grad.copy_(torch.linspace(-1, 1, len(one.grad)))
-        optimiser.step(one)
+    for model in (weights_before, again):
+        model.grad.copy_(torch.linspace(-1, 1, len(model.grad)))
+        optimiser.step(model)
     assert torch.equal(weights_before.flat, again.flat)
     assert optimiser.n_moments == 2
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_method_predicts_numbers_or_says_why_not(name):
+    kind = METHODS[name]
+    more = {"optimizer": "nag", "momentum": 0.5} if name == "fednag" else {}
+    if kind.needs_labels:
+        with pytest.raises(ScenarioError) as refused:
+            experiment(name, clients=4)
+        assert refused.value.key == "method.name"
+        return
+    ours = experiment(name, clients=4, rounds=2, lr=0.05, **more)
+    rows = [round.row for round in ours.rounds()]
+    assert all(np.isfinite(row["loss"]) and row["accuracy"] is None for row in rows)
+    assert {"r2", "mae", "rmse"} <= rows[-1].keys()
+
+
+@pytest.mark.parametrize("data", ["digits", "digit_pairs", "digit_masks"])
+def test_weights_have_the_type_of_the_network(data):
+    ours = experiment(data=data, rounds=2, class_weights="balanced", precision="float64")
+    assert all(np.isfinite(round.row["loss"]) for round in ours.rounds())
+
+
+def test_timing_does_not_depend_on_the_loss_but_on_the_bytes_of_targets():
+    ends = {}
+    for data in ("digit_pairs", "digit_masks"):
+        ours = experiment(data=data, device=None)
+        ends[data] = next(iter(ours.rounds())).row["bytes_up"]
+        part = ours.method.part1.part
+        assert part.label_bytes == {"digit_pairs": 10, "digit_masks": 128}[data]
+        assert ends[data] == 60 * (part.out_numel * 4 + part.label_bytes) + part.size_bytes
+
+
+def test_a_loss_from_python_is_a_function(tmp_path):
+    results = run(
+        {"data": {"name": "diabetes"}, "model": {"name": "mlp"}, "clients": {"count": 2}},
+        overrides={"train.rounds": 1, "train.loss": asymmetric},
+        out=tmp_path,
+    )
+    assert results.rounds["r2"].notna().all()
+    assert results.rounds["accuracy"].isna().all()
+
+
+def test_a_network_must_score_every_pixel():
+    with pytest.raises(ScenarioError, match=r"\(11, 8, 16\)"):
+        Experiment(parse({"data": {"name": "digit_masks"}}).variants[0].scenario, CPU)
+
+
+def test_early_stopping_and_targets_ask_for_the_first_score(tmp_path):
+    scenario = {
+        "data": {"name": "diabetes"}, "model": {"name": "mlp"}, "clients": {"count": 2},
+        "train": {"rounds": 30, "lr": 0.05, "stop": {"accuracy": 0.2}},
+        "report": {"target_accuracy": 0.1},
+    }  # fmt: skip
+    results = run(scenario, out=tmp_path)
+    (summary,) = results.summary.to_dict("records")
+    assert summary["stopped"] == "r2 of 0.2 is reached"
+    assert summary["rounds_to_accuracy"] <= summary["rounds"]
+    assert "Time to 10 % R²" in next(tmp_path.rglob("report.html")).read_text()
