@@ -36,12 +36,12 @@ def test_codecs_come_by_name_with_their_options():
         ("int9", "wire.up.kind", "did you mean 'int"),
         ({"kind": "topk", "keeps": 0.1}, "wire.up.keeps", "did you mean 'keep'"),
         ({"kind": "topk", "keep": 3}, "wire.up.keep", "at most 1"),
-        ({"kind": "int", "bits": 3}, "wire.up.bits", "must be 2 or 4 or 8"),
+        ({"kind": "int", "bits": 3}, "wire.up.bits", "2 or 4 or 8"),
         ({"kind": "delta", "inner": "intt"}, "wire.up.inner.kind", "did you mean 'int"),
-        ({"kind": "delta", "inner": 5}, "wire.up.inner", "must be text or a mapping or null (found 5"),
-        ({"kind": "delta", "inner": {"kind": "int8", "bits": 4}}, "wire.up.inner.bits", "is 8 in int8 (found 4"),
-        ("collections:OrderedDict", "wire.up.kind", "is not a subclass"),
-        ("my_codecs:Missing", "wire.up.kind", "cannot be imported"),
+        ({"kind": "delta", "inner": 5}, "wire.up.inner", "found 5"),
+        ({"kind": "delta", "inner": {"kind": "int8", "bits": 4}}, "wire.up.inner.bits", "found 4"),
+        ("collections:OrderedDict", "wire.up.kind", "Codec"),
+        ("my_codecs:Missing", "wire.up.kind", "my_codecs"),
     ],
 )
 def test_a_wrong_codec_is_one_line(written, key, problem):
@@ -64,29 +64,26 @@ class Options(MethodOptions):
 
 
 @pytest.mark.parametrize(
-    ("options", "line"),
+    ("options", "key", "found"),
     [
-        ({}, "method.need: is missing"),
-        ({"need": 9}, "method: need is too much (found {'need': 9})"),
-        ({"need": 1, "xs": [1, "a"]}, "method.xs.1: must be a whole number (found 'a')"),
-        (
-            {"need": 1, "nead": 2},
-            "method.nead: unknown key of own:Mine (found 'nead'; allowed: name, need, xs; did",
-        ),
+        ({}, "method.need", None),
+        ({"need": 9}, "method", {"need": 9}),
+        ({"need": 1, "xs": [1, "a"]}, "method.xs.1", "a"),
+        ({"need": 1, "nead": 2}, "method.nead", "nead"),
     ],
 )
-def test_wrong_options_of_a_method_of_ones_own_are_one_line(options, line):
+def test_wrong_options_of_a_method_of_ones_own_are_one_line(options, key, found):
     kind = type("Mine", (METHODS["fedavg"],), {"Options": Options})
     with pytest.raises(ScenarioError) as refused:
         method_options(kind, parse({"method": {"name": "own:Mine", **options}}).base)
-    assert str(refused.value).startswith(line)
+    assert (refused.value.key, refused.value.found) == (key, found)
+    assert refused.value.nearest == ("need" if found == "nead" else None)
 
 
 def test_a_module_that_ends_the_program_is_one_line(tmp_path, monkeypatch):
     (tmp_path / "ending.py").write_text("import sys\nsys.exit(7)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    line = r"method\.name: cannot be imported: it ends the program, at .*ending\.py:2 "
-    with permitted(Permission(everything=True)), pytest.raises(ScenarioError, match=line):
+    with permitted(Permission(everything=True)), pytest.raises(ScenarioError, match=r"method\.name.*ending\.py:2 "):
         find_method("ending:Mine")
 
 
@@ -118,9 +115,9 @@ DRAWN_CUTS = {"method": "splitfed_v1", "model": {"cut": {"by": "round", "values"
 @pytest.mark.parametrize(
     ("sections", "key", "problem"),
     [
-        ({"wire": {"down": "delta"}}, "wire.down", "smashed data alone"),
-        ({"wire": {"update": "splitfc"}}, "wire.update", "smashed data alone"),
-        ({"wire": {"update": {"kind": "int", "per": "channel"}}}, "wire.update.per", "no channels in common"),
+        ({"wire": {"down": "delta"}}, "wire.down", "smashed"),
+        ({"wire": {"update": "splitfc"}}, "wire.update", "smashed"),
+        ({"wire": {"update": {"kind": "int", "per": "channel"}}}, "wire.update.per", "channel"),
         ({"wire": {"up": "delta"}, "data": {"augment": True}}, "wire.up", r"data\.augment"),
         ({"wire": {"up": "delta"}, **DRAWN_CUTS}, "wire.up", r"model\.cut"),
         (FEEDBACK | {"lora": {"targets": ["fc"], "aggregate": "concat"}}, "wire.error_feedback", "replaces them"),
