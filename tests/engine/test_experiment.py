@@ -139,11 +139,6 @@ def test_a_cut_that_is_drawn_in_every_round_is_no_client_s_own():
     assert not experiment({"method": {"name": "fedavg"}, "model.cut": DRAWN}).method.task.round_cuts
 
 
-def test_a_cut_that_is_drawn_in_every_round_is_drawn_by_the_clock_alone_too():
-    drawn = {"method": {"name": "splitfed_v1"}, "model.cut": DRAWN, "train.rounds": 4}
-    assert finished(drawn).timeline_digest == finished(drawn, CPU).timeline_digest
-
-
 def chosen(by, **more):
     return {"method": {"name": "splitfed_v1"}, "model.cut": {"by": by, "values": [3, 1]}, "train.rounds": 3, **more}
 
@@ -155,8 +150,11 @@ def test_a_policy_is_asked_before_every_round_but_the_first():
     assert set(rounds[1].cuts) == {1}
 
 
-def test_a_policy_chooses_alike_with_and_without_training():
-    assert finished(chosen("bandit")).timeline_digest == finished(chosen("bandit"), CPU).timeline_digest
+@pytest.mark.parametrize("changes", [
+    {"method": {"name": "splitfed_v1"}, "model.cut": DRAWN, "train.rounds": 4}, chosen("bandit"),
+], ids=["drawn", "chosen"])  # fmt: skip
+def test_cuts_that_change_are_the_same_with_and_without_training(changes):
+    assert finished(changes).timeline_digest == finished(changes, CPU).timeline_digest
 
 
 def test_edges_choose_for_their_own_clients():
@@ -170,11 +168,6 @@ def test_edges_choose_for_their_own_clients():
 def test_a_policy_knows_the_workers_of_the_server_that_clients_reach(servers, workers):
     run = experiment(chosen("makespan", servers=servers, server={"workers": 3}))
     assert run.method.task.seen.workers == workers
-
-
-def test_a_method_without_a_cut_has_no_cuts_in_its_rounds():
-    (round, *_) = experiment({"method": {"name": "fedavg"}}).rounds()
-    assert round.cuts == []
 
 
 def deeper(known, clients):
@@ -214,6 +207,7 @@ def test_assistants_are_clients_that_do_not_train():
 def test_fedavg_has_no_cut_and_trains_networks_that_cannot_be_cut():
     run = experiment({"method": {"name": "fedavg"}, "model": {"factory": one_layer}})
     assert run.clients()["cut"].isna().all()
+    assert next(run.rounds()).cuts == []
     with pytest.raises(ScenarioError, match=r"^model\.cut: one_layer has 1 layers?"):
         experiment({"model": {"factory": one_layer}})
 

@@ -4,15 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small_world import fleet, task
 
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import parse
-from sfl_sim.sim.event_clock import EventClock
-from sfl_sim.sim.orders import ORDERS
-from sfl_sim.training.executors import Eager
 
 CPU = torch.device("cpu")
 EVERY = 3
@@ -93,12 +88,3 @@ def test_what_cannot_be_looked_into_is_one_line():
     with pytest.raises(ScenarioError) as refused:
         experiment(snapshots={"rounds": [2]}, rounds=1)
     assert refused.value.key == "report.snapshots.rounds"
-
-
-def test_jobs_of_the_server_are_told_in_the_order_of_service():
-    """Three clients with three jobs, two and one."""
-    method = METHODS["splitfed_v2"](task((12, 8, 4)))
-    clock, served = EventClock(fleet(3), Eager(), ORDERS["cyclic"]), []
-    clock.after_job.append(lambda op: served.append(op.args[0].maker) if op.step.name == "train" else None)
-    clock.run(method.round(1, range(3)), 1)
-    assert served == [0, 1, 2, 0, 1, 0]

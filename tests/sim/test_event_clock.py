@@ -19,7 +19,6 @@ from sfl_sim.ops import (
     occur,
     on,
     par,
-    read,
     send,
     start,
     wait,
@@ -253,17 +252,6 @@ def test_the_clock_goes_on_from_round_to_round():
     assert rows["round"].tolist() == [1, 2]
     assert rows["ended_s"].tolist() == [2, 4]
     assert len(simulator.take_rows()) == 0
-
-
-def test_a_number_can_be_read():
-    class Knows(Timing):
-        def read(self, value):
-            return 7.0
-
-    def flow():
-        return (yield read(Value("norm")))
-
-    assert clock(executor=Knows()).run(flow(), 1) == 7.0
 
 
 def test_who_waits_for_whom_is_named_when_nothing_can_happen_any_more():

@@ -38,25 +38,19 @@ def test_a_recorded_sequence_is_served_again_without_those_who_do_not_take_part(
 
 
 @pytest.mark.parametrize(
-    ("order", "burst", "start"),
+    ("order", "jobs", "burst", "start"),
     [
-        ("cyclic", 1, "01230123"),
-        ("cyclic", 3, "000111222333000111222333"),
-        ("cyclic", 4, "000011112222333300112233"),
-        ("cyclic", float("inf"), "000000111111222222333333"),
-        ("cyclic_reverse", 1, "0123321001233210"),
+        ("cyclic", FOUR, 1, "01230123"),
+        ("cyclic", FOUR, 3, "000111222333000111222333"),
+        ("cyclic", FOUR, 4, "000011112222333300112233"),
+        ("cyclic", FOUR, inf, "000000111111222222333333"),
+        ("cyclic_reverse", FOUR, 1, "0123321001233210"),
+        ("cyclic", {0: 1, 1: 3, 2: 2}, 1, "012121"),
+        ("cyclic", {7: 1, 2: 1, 5: 1}, 1, "725"),
     ],
 )
-def test_golden_sequences_of_four_clients_with_six_batches(order, burst, start):
-    assert "".join(map(str, served(order, FOUR, burst))).startswith(start)
-
-
-def test_a_client_that_is_done_is_skipped():
-    assert served("cyclic", {0: 1, 1: 3, 2: 2}) == [0, 1, 2, 1, 2, 1]
-
-
-def test_the_cyclic_list_is_the_order_of_the_roster():
-    assert served("cyclic", {7: 1, 2: 1, 5: 1}) == [7, 2, 5]
+def test_golden_sequences_of_cyclic_lists(order, jobs, burst, start):
+    assert "".join(map(str, served(order, jobs, burst))).startswith(start)
 
 
 def test_random_client_serves_all_jobs_of_a_client_in_a_row():

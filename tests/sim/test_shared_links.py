@@ -175,8 +175,10 @@ def test_giving_up_leaves_the_rest_to_others():
     assert seen == [(0.0, 5.0, pytest.approx(2.5)), (0.0, pytest.approx(7.5), 5)]
 
 
-def test_giving_up_at_the_very_end_is_no_giving_up():
-    assert World(bottleneck(1, 8.0)).run((0.0, 0, SERVER, 5, 5.0)) == [(0.0, 5.0, 5)]
+@pytest.mark.parametrize("message", [(0.0, 0, SERVER, 5, 5.0), (5.0, 0, SERVER, 0)])
+def test_giving_up_at_the_very_end_is_no_giving_up_and_nothing_to_move_takes_no_time(message):
+    at_s, *_, size_bytes = message[:4]
+    assert World(bottleneck(1, 8.0)).run(message) == [(at_s, 5.0, size_bytes)]
 
 
 def test_a_client_sends_one_message_after_another_and_who_gives_up_waiting_is_passed_over():
@@ -192,10 +194,6 @@ def test_a_message_to_a_busy_peer_keeps_its_place_at_the_senders_link():
     world = World(bottleneck(2, 1e6), up, down)
     seen = world.run((0.0, SERVER, 1, 2), (0.5, 0, 1, 1), (0.6, 0, SERVER, 1))
     assert seen == [(0.0, 2.0, 2), (2.0, 3.0, 1), (3.0, 4.0, 1)]
-
-
-def test_nothing_to_move_takes_no_time():
-    assert World(bottleneck(1, 8.0)).run((3.0, 0, SERVER, 0)) == [(3.0, 3.0, 0)]
 
 
 def test_links_that_are_never_open_at_the_same_time_are_an_error(monkeypatch):
