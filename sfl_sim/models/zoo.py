@@ -59,7 +59,6 @@ def network(
     input_shape: Shape,
     n_labels: int,
     dtype: torch.dtype = torch.float32,
-    channels_last: bool = True,
     tokens: bool | None = None,
     every_token: bool | None = None,
     lora: Lora | None = None,
@@ -71,7 +70,7 @@ def network(
         model: a key of `MODELS`, or a user's own model.
         input_shape: shape of one sample, without the batch dimension.
         n_labels: number of labels.
-        dtype, channels_last, tokens, lora: as for `Network`.
+        dtype, tokens, lora: as for `Network`.
         every_token: predict the next token at every position instead of one label; None: if the model's name says so.
         pixels: height and width of the mask that is predicted, empty without masks; None: if the model's name says so.
 
@@ -84,15 +83,14 @@ def network(
     if pixels is None:
         pixels = input_shape[1:] if key in DENSE else ()
     return _network(
-        key, input_shape, n_labels, dtype=dtype, channels_last=channels_last, tokens=tokens, every_token=every_token,
-        lora=lora, pixels=tuple(pixels),
-    )  # fmt: skip
+        key, input_shape, n_labels, dtype=dtype, tokens=tokens, every_token=every_token, lora=lora, pixels=tuple(pixels)
+    )
 
 
 @lru_cache(maxsize=16)  # pricing traces the model, and all variants and seeds of a study want the same
 def _network(
-    model: Given, input_shape: Shape, n_labels: int, dtype: torch.dtype, channels_last: bool,
-    tokens: bool | None, every_token: bool, lora: Lora | None, pixels: Shape,
+    model: Given, input_shape: Shape, n_labels: int, dtype: torch.dtype, tokens: bool | None, every_token: bool,
+    lora: Lora | None, pixels: Shape,
 ) -> Network:  # fmt: skip
     build: Builder
     if isinstance(model, HuggingFace):
@@ -110,9 +108,8 @@ def _network(
     if is_language and not every_token:
         build = partial(_of_last_token, build)
     net = Network(
-        name, build, input_shape, n_labels, dtype=dtype, channels_last=channels_last, tokens=tokens,
-        weightless=is_weightless(model), lora=lora,
-    )  # fmt: skip
+        name, build, input_shape, n_labels, dtype=dtype, tokens=tokens, weightless=is_weightless(model), lora=lora
+    )
     *positions, _scores = out_shape = net.layers[-1].out_shape
     wanted = (*input_shape, n_labels) if every_token else (n_labels, *pixels)
     if out_shape != wanted and not (is_language and positions == list(wanted[:-1])):
