@@ -8,6 +8,7 @@ embedding and head are one matrix, they are two here, since a cut parts them.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,14 +45,14 @@ class HuggingFace:
     @property
     def config(self) -> Path:
         """The file that names the sizes."""
-        path = Path(self.path).expanduser()
-        return path / "config.json" if path.is_dir() else path
+        path = Path(os.path.expanduser(self.path))
+        return path / "config.json" if os.path.isdir(path) else path
 
     @property
     def weight_files(self) -> list[Path]:
         """The files with weights, none if the path is that of a config.json."""
-        path = Path(self.path).expanduser()
-        return sorted(path.glob("*.safetensors")) if path.is_dir() else []
+        path = Path(os.path.expanduser(self.path))
+        return sorted(path.glob("*.safetensors")) if os.path.isdir(path) else []
 
     @property
     def has_weights(self) -> bool:
@@ -61,13 +62,13 @@ class HuggingFace:
     @property
     def sizes(self) -> dict[str, Any]:
         """The content of config.json. Raises ScenarioError if it cannot be read or is of another kind of model."""
-        if not self.config.exists():
-            raise ScenarioError("does not exist", key=KEY, found=str(self.config))
         try:
-            if not (self.config.is_file() and self.config.stat().st_size):
+            if not (self.config.stat().st_size and self.config.is_file()):
                 raise OSError("is no regular file, or empty")  # a pipe would block, as the kernel's log does
             sizes = json.loads(self.config.read_text(encoding="utf-8"))
             kind = sizes.get("model_type")
+        except FileNotFoundError as error:
+            raise ScenarioError("does not exist", key=KEY, found=str(self.config)) from error
         except (OSError, ValueError, AttributeError, RecursionError) as error:
             raise ScenarioError(f"cannot be read: {in_short(error)}", key=KEY, found=str(self.config)) from error
         if kind not in FAMILIES:
