@@ -4,6 +4,7 @@ import math
 
 import pandas as pd
 import pytest
+from read_table import read
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.load import BENCHMARK, OWN_LINKS
@@ -38,21 +39,14 @@ def folder(tmp_path):
     return tmp_path
 
 
-def said(folder):
-    found = benchmark.load_compared(folder)
-    return {row[0].text: row[1].text for row in benchmark.in_sentences(found).rows}
-
-
-def test_a_sentence_tells_what_a_method_spares_and_what_it_costs(folder):
-    sentences = said(folder)
-    assert sentences["splitfed_v1"] == "The reference."
-    assert sentences["quick"] == (
-        "Needs no gradient from the server: 0.5 × the client memory, 0.4 × the time and 0.4 × the bytes to the target, "
-        "accuracy −2.0 points [−2.0, −2.0]."
-    )
-    assert sentences["never"].startswith(
-        "Runs no backward pass on the phone: 0.25 × the client memory, the target missed"
-    )
+def test_each_method_stands_beside_the_reference_with_what_it_spares(folder):
+    rows = read(benchmark.beside_reference(benchmark.load_compared(folder)))
+    assert [cell[0] for cell in rows["splitfed_v1"].values()] == ["0.0", "1.00×", "1.00×", "1.00×", ""]
+    assert rows["quick"]["Accuracy (points)"] == ("−2.0", "−2.0 to −2.0")
+    assert [cell[0] for cell in rows["quick"].values()][1:4] == ["0.50×", "0.40×", "0.40×"]
+    assert [cell[0] for cell in rows["never"].values()][1:4] == ["0.25×", "–", "–"]
+    assert "gradient" in rows["quick"]["What it is like"][0]
+    assert "backward" in rows["never"]["What it is like"][0]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +78,7 @@ def test_tables_are_headed_by_these_words(folder):
          "Rounds to target", "Client memory", "In half the time", "With half the bytes", "PG (points)", "BW (points)",
          "All rounds", "Sent up", "Sent down", "Server memory", "Learning rate"],
         ["Variant", "The scenario's links", "wifi"],
-        ["Variant", "What it is like"],
+        ["Variant", "Accuracy (points)", "Client memory", "Time to target", "Bytes to target", "What it is like"],
     ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from sfl_sim.report.html_page import write_page
 from sfl_sim.report.lead import Compared, lead
 from sfl_sim.report.load import BENCHMARK, OWN_LINKS
 from sfl_sim.report.panel import Cell, Column, Drawing, Panel, Table, by_variant
-from sfl_sim.report.results import ToTarget
+from sfl_sim.report.results import ToTarget, factor
 from sfl_sim.report.terminal import in_terminal
 
 if TYPE_CHECKING:
@@ -218,8 +218,11 @@ def panels(found: BenchmarkTable) -> list[Panel]:
     others = [links for links in found.rows["links"].unique() if links != OWN_LINKS]
     if others:
         made.append(Panel("On other links", LINKS, tables=[on_links(found, others)]))
-    caption = f"Against {found.reference}, seed by seed; accuracy with a 95 % interval where there are several seeds."
-    return [*made, Panel("In a sentence", caption, tables=[in_sentences(found)])]
+    caption = (
+        f"Accuracy: how many points more than with {found.reference}, seed by seed, with a 95 % interval where there are "
+        "several seeds. All else: how many times as much, by medians."
+    )
+    return [*made, Panel(f"Beside {found.reference}", caption, tables=[beside_reference(found)])]
 
 
 LINKS = (
@@ -278,31 +281,27 @@ def on_links(found: BenchmarkTable, others: Sequence[str]) -> Table:
     return Table(["Variant", "The scenario's links", *others], cells)
 
 
-def in_sentences(found: BenchmarkTable) -> Table:
-    """Tell of each method what its users need to know."""
-    rows = [[Cell(name), Cell(sentence(found, name))] for name in found.variants]
-    return Table(["Variant", "What it is like"], rows, words=["What it is like"])
-
-
-def sentence(found: BenchmarkTable, name: str) -> str:
-    """What a method spares, and its figures against those of the reference."""
-    own, first = found.of(name), found.of(found.reference)
-    traits = [words for needed, words in WHAT if all(own[key].iloc[0] == value for key, value in needed.items())]
-    if name == found.reference:
-        return "The reference." + (f" It {' and '.join(traits)}." if traits else "")
-    facts = [f"{own['client_memory_bytes'].median() / first['client_memory_bytes'].median():.2g} × the client memory"]
-    late, missed = found.medians("seconds_to_target"), int(own["seconds_to_target"].isna().sum())
-    if math.isfinite(late[name]) and math.isfinite(late[found.reference]):
-        moved = found.medians("bytes_to_target")
-        facts += [
-            f"{late[name] / late[found.reference]:.2g} × the time and "
-            f"{moved[name] / moved[found.reference]:.2g} × the bytes to the target"
+def beside_reference(found: BenchmarkTable) -> Table:
+    """Tabulate what each method has more than the reference, how many times as much it needs, and what it spares."""
+    times = {
+        "client_memory_bytes": "Client memory",
+        "seconds_to_target": "Time to target",
+        "bytes_to_target": "Bytes to target",
+    }
+    rows = []
+    for name in found.variants:
+        own = found.of(name)
+        more = found.by_seed("score")[name] - found.by_seed("score")[found.reference]
+        low, high = interval(more.dropna())
+        ratios = [found.medians(column)[name] / found.medians(column)[found.reference] for column in times]
+        spared = [
+            words for traits, words in WHAT if all(own[trait].iloc[0] == value for trait, value in traits.items())
         ]
-    if missed:
-        facts.append(f"the target missed with {missed} of {plural(len(own), 'seed')}")
-    apart = (own.set_index("seed")["score"] - first.set_index("seed")["score"]).dropna()
-    low, high = interval(apart)
-    spread = f" [{points(low)}, {points(high)}]" if math.isfinite(low) else ""
-    facts.append(f"accuracy {'+' if apart.mean() >= 0 else ''}{points(apart.mean())} points{spread}")
-    told = (f"{', '.join(traits)}: " if traits else "") + ", ".join(facts) + "."
-    return told[0].upper() + told[1:]
+        rows.append(
+            [
+                Cell(name), Cell(points(more.mean()), f"{points(low)} to {points(high)}" if math.isfinite(low) else ""),
+                *(Cell(factor(ratio) if 0 < ratio < math.inf else "–") for ratio in ratios), Cell(", ".join(spared)),
+            ]
+        )  # fmt: skip
+    titles = ["Variant", "Accuracy (points)", *times.values(), "What it is like"]
+    return Table(titles, rows, words=titles[-1:])
