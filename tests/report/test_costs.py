@@ -73,6 +73,34 @@ def test_the_front_holds_those_whom_nobody_beats(told: Told) -> None:
     assert chosen(frames) == [ARRIVAL, CYCLIC]
 
 
+LATE = [NEVER, NEVER]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "gaps", "best"),
+    [
+        ([[9, 9], [8, 8], [30, 30]], [30, 20, 25], [CYCLIC]),  # in both
+        ([[10, 10], [20, 20], [20, 20]], [30, 29.96, 40], [ARRIVAL]),  # a gap that reads alike beats nobody
+        ([[100.001] * 2, [100.002] * 2, [200] * 2], [30, 20, 25], [CYCLIC]),  # nor does such a time
+        ([[10, 10], [20, 20], LATE], [30, 40, 2], [ARRIVAL]),  # who never arrives is not on the front
+        ([[9, 9], [30, 30], [20, 20]], [30, 20, 25], None),  # nothing is said where all are
+        ([[10, 10], [20, 20], LATE], [30, 20, 2], None),  # or all that arrive
+    ],
+)
+def test_who_is_on_the_front_is_told_unless_all_are(
+    told: Told, seconds: list[list[float]], gaps: list[float], best: list[str] | None
+) -> None:
+    names = (ARRIVAL, CYCLIC, HYDRA)
+    frames = told(
+        dict(zip(names, seconds, strict=True)), {name: [gap] * 2 for name, gap in zip(names, gaps, strict=True)}
+    )
+    if best is None:
+        assert choice(frames) == []
+    else:
+        assert chosen(frames) == best
+        assert ("that reaches the target" in choice(frames)[0].text) == (LATE in seconds)
+
+
 def test_seeds_that_lack_a_variant_do_not_tell_what_the_front_is(told: Told) -> None:
     frames = told({ARRIVAL: [8, 12], CYCLIC: [20, 20], HYDRA: [30, 10]}, GAPS)
     assert "1 of 2 seeds" in choice(frames)[0].text
@@ -146,19 +174,6 @@ def test_who_never_reaches_the_target_stands_beside_the_clock_and_not_on_the_fro
     assert (late.y[0], late.error_x.array[0]) == (pytest.approx(2), 0)
     assert "not reached" in late.customdata[0]
     assert not found.middle["best"][HYDRA]
-    assert choice(frames) == []  # of those that reach it, nobody is beaten
-
-
-def test_a_gap_that_reads_alike_beats_nobody(told: Told) -> None:
-    seconds = {ARRIVAL: [10, 10], CYCLIC: [20, 20], HYDRA: [20, 20]}
-    assert chosen(told(seconds, {ARRIVAL: [30, 30], CYCLIC: [29.96, 29.96], HYDRA: [40, 40]})) == [ARRIVAL]
-
-
-def test_who_is_best_among_those_that_reach_the_target_is_not_called_the_least_forgetful_of_all(told: Told) -> None:
-    seconds = {ARRIVAL: [10, 10], CYCLIC: [20, 20], HYDRA: [NEVER, NEVER]}
-    frames = told(seconds, {ARRIVAL: [30, 30], CYCLIC: [40, 40], HYDRA: [2, 2]})
-    assert chosen(frames) == [ARRIVAL]
-    assert "that reaches the target" in choice(frames)[0].text
 
 
 def test_a_single_late_seed_stands_there_alone(told: Told, frames: Frames) -> None:
@@ -180,20 +195,6 @@ def test_where_nobody_reaches_the_target_the_time_of_a_round_counts(told: Told) 
     assert found.cost == "time of a round"
     assert found.middle["time_s"].to_dict() == pytest.approx(round_s.to_dict())
     assert not found.anyone_late
-
-
-def test_a_time_that_reads_the_same_wins_nobody_a_place_on_the_front(told: Told) -> None:
-    frames = told({ARRIVAL: [100.001] * 2, CYCLIC: [100.002] * 2, HYDRA: [200] * 2}, GAPS)
-
-    assert frontier(frames).middle["best"].to_dict() == {ARRIVAL: False, CYCLIC: True, HYDRA: False}
-
-
-def test_one_who_is_best_in_both_leaves_no_choice(told: Told) -> None:
-    assert chosen(told({ARRIVAL: [9, 9], CYCLIC: [8, 8], HYDRA: [30, 30]}, GAPS)) == [CYCLIC]
-
-
-def test_nothing_is_said_where_everyone_is_on_the_front(told: Told) -> None:
-    assert choice(told({ARRIVAL: [9, 9], HYDRA: [20, 20], CYCLIC: [30, 30]}, GAPS)) == []
 
 
 def test_two_variants_or_none_that_was_trained_make_no_front(frames: Frames) -> None:

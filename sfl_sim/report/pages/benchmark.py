@@ -219,8 +219,8 @@ def panels(found: BenchmarkTable) -> list[Panel]:
     if others:
         made.append(Panel("On other links", LINKS, tables=[on_links(found, others)]))
     caption = (
-        f"Accuracy: how many points more than with {found.reference}, seed by seed, with a 95 % interval where there are "
-        "several seeds. All else: how many times as much, by medians."
+        f"Accuracy: how many points more than {found.reference}, seed by seed, with a 95 % interval. All else: how "
+        "many times as much, by medians."
     )
     return [*made, Panel(f"Beside {found.reference}", caption, tables=[beside_reference(found)])]
 
@@ -283,25 +283,18 @@ def on_links(found: BenchmarkTable, others: Sequence[str]) -> Table:
 
 def beside_reference(found: BenchmarkTable) -> Table:
     """Tabulate what each method has more than the reference, how many times as much it needs, and what it spares."""
-    times = {
-        "client_memory_bytes": "Client memory",
-        "seconds_to_target": "Time to target",
-        "bytes_to_target": "Bytes to target",
-    }
-    rows = []
+    rows, scores = [], found.by_seed("score")
     for name in found.variants:
-        own = found.of(name)
-        more = found.by_seed("score")[name] - found.by_seed("score")[found.reference]
+        own, more = found.of(name), scores[name] - scores[found.reference]
         low, high = interval(more.dropna())
-        ratios = [found.medians(column)[name] / found.medians(column)[found.reference] for column in times]
-        spared = [
-            words for traits, words in WHAT if all(own[trait].iloc[0] == value for trait, value in traits.items())
-        ]
+        needed = map(found.medians, ("client_memory_bytes", "seconds_to_target", "bytes_to_target"))
+        ratios = [numbers[name] / numbers[found.reference] for numbers in needed]
+        spared = [words for traits, words in WHAT if all(own[key].iloc[0] == value for key, value in traits.items())]
         rows.append(
             [
                 Cell(name), Cell(points(more.mean()), f"{points(low)} to {points(high)}" if math.isfinite(low) else ""),
                 *(Cell(factor(ratio) if 0 < ratio < math.inf else "–") for ratio in ratios), Cell(", ".join(spared)),
             ]
         )  # fmt: skip
-    titles = ["Variant", "Accuracy (points)", *times.values(), "What it is like"]
+    titles = ["Variant", "Accuracy (points)", "Client memory", "Time to target", "Bytes to target", "What it is like"]
     return Table(titles, rows, words=titles[-1:])
