@@ -47,110 +47,67 @@ def compared(*scenarios: dict[str, Any], manifests: Sequence[dict[str, Any]] = (
     return compare([stored(number, scenario, manifest) for number, (scenario, manifest) in enumerate(told)])
 
 
-def test_one_run_per_method_compares_methods_and_cries_no_wolf() -> None:
-    found = compared(
-        {"name": "a", "method": {"name": "fedavg"}},
-        {"name": "b", "method": {"name": "korea", "p0": 0.3, "proportion": "off"}},
-        {"name": "c", "method": {"name": "splitfed_v1"}, "report": {"target_accuracy": 0.9}},
-    )
-
-    assert found.compared == "method.name"
-    assert found.others == []
-    assert found.settings["method.name"]["method.p0"] == ["–", "0.3", "–"]
-    assert found.in_words == "The runs differ in <code>method.name</code> alone."
+SEVERAL = {"grid": {"server.order": ["fcfs", "cyclic"]}}
+METHODS = {"method.name": ["splitfed_v2", "hydra"], "server.order": "fcfs"}
+DIRICHLET = {"kind": "dirichlet", "alpha": 0.1}
 
 
-def test_what_differs_besides_the_method_is_warned_about() -> None:
-    found = compared(
-        {"method": {"name": "fedavg"}, "train": {"lr": 0.1}},
-        {"method": {"name": "splitnn"}, "train": {"lr": 0.1}},
-        {"method": {"name": "splitfed_v1"}, "train": {"lr": 0.2}},
-    )
+@pytest.mark.parametrize(
+    ("scenarios", "main", "others", "grids"),
+    [
+        # One run for each method: the method is compared, with its options; what is only reported does not matter.
+        ([{"name": "a", "method": {"name": "fedavg"}},
+          {"name": "b", "method": {"name": "korea", "p0": 0.3, "proportion": "off"}},
+          {"name": "c", "method": {"name": "splitfed_v1"}, "report": {"target_accuracy": 0.9}}], "method.name", [], []),
+        # What differs in some of them besides is told.
+        ([{"method": {"name": "fedavg"}, "train": {"lr": 0.1}}, {"method": {"name": "splitnn"}, "train": {"lr": 0.1}},
+          {"method": {"name": "splitfed_v1"}, "train": {"lr": 0.2}}], "method.name", ["train.lr"], []),
+        # Of two that differ in two settings, nobody knows what is compared.
+        ([{"server": {"speedup": 10}}, {"server": {"speedup": 100}, "train": {"lr": 0.2}}], None,
+         ["server.speedup", "train.lr"], []),
+        ([{"name": "a", "repeats": 1}, {"name": "b", "repeats": 3}], None, [], []),
+        # A choice is one difference with all that belongs to it.
+        ([{"model": {"cut": 1}}, {"model": {"cut": {"by": "random", "values": [1, 2]}}}], "model.cut", [], []),
+        ([{"server": {"order": "fcfs"}}, {"server": {"order": "bounded_wait", "max_wait_s": 10, "burst": 2}}],
+         "server.order", [], []),
+        ([{"clients": {"network": {"profile": "mobiperf"}}},
+          {"clients": {"network": {"profile": None, "uplink_bps": 1e6, "downlink_bps": 1e6}}}],
+         "clients.network.profile", [], []),
+        ([{"data": {"partition": {"kind": "dominant_label", "p": 0.8, "phi": 1}}}, {"data": {"partition": DIRICHLET}}],
+         "data.partition.kind", [], []),
+        # What a run varies itself is no difference between runs, but named unless all runs vary it alike.
+        ([{"grid": {"method.name": ["splitfed_v2", "hydra"]}, "train": {"lr": 0.1}},
+          {"method": {"name": "hydra", "cut2": 3}, "train": {"lr": 0.2}}], "train.lr", [], ["method.name"]),
+        ([SEVERAL, {"server": {"order": "random_job"}}], None, [], ["server.order"]),
+        ([SEVERAL, {"server": {"order": "random_job"}, "train": {"lr": 0.2}}], "train.lr", [], ["server.order"]),
+        ([SEVERAL, SEVERAL], None, [], []),
+        ([{"grid": METHODS}, {"grid": METHODS | {"train.lr": 0.2}}], "train.lr", [], []),
+        # A scenario that is not understood any more is compared as it is.
+        ([{"forgotten_key": 1}, {"forgotten_key": 2}], "forgotten_key", [], []),
+    ],
+)  # fmt: skip
+def test_it_is_told_what_is_compared_and_what_differs_besides(
+    scenarios: list[dict[str, Any]], main: str | None, others: list[str], grids: list[str]
+) -> None:
+    found = compared(*scenarios)
+    assert (found.compared, sorted(found.others), list(found.grids)) == (main, others, grids)
+    for key in [*others, *grids, *([main] if main else [])]:
+        assert f"<code>{key}</code>" in found.in_words
 
-    assert found.compared == "method.name"
-    assert found.others == ["train.lr"]
-    assert "also differ in <code>train.lr</code>" in found.in_words
 
-
-def test_of_two_that_differ_in_two_settings_nobody_knows_what_is_compared() -> None:
-    found = compared({"server": {"speedup": 10}}, {"server": {"speedup": 100}, "train": {"lr": 0.2}})
-
-    assert found.compared is None
-    assert set(found.others) == {"server.speedup", "train.lr"}
+def test_the_values_of_all_that_belongs_to_a_difference_are_kept() -> None:
+    methods = compared({"method": {"name": "fedavg"}}, {"method": {"name": "korea", "p0": 0.3}})
+    assert methods.settings["method.name"]["method.p0"] == ["–", "0.3"]
+    assert compared({}, {"train": {"lr": 0.2}}).settings == {"train.lr": {"train.lr": ["0.05", "0.2"]}}
 
 
 def test_code_of_one_s_own_that_was_changed_between_two_runs_is_a_difference() -> None:
     before, after = ({"own_code": {"nets.py": "a0a0a0a0a0", "mine.py": 10 * digit}} for digit in "bc")
     found = compared({}, {}, manifests=[before, after])
-    assert found.in_words == "The runs differ in <code>mine.py</code> alone."
+    assert found.compared == "mine.py"
     assert found.settings["mine.py"] == {"own_code.mine.py": ["bbbbbbbb", "cccccccc"]}
     found = compared({}, {}, manifests=[{"own_code": {}}, after])
     assert found.settings["nets.py"] == {"own_code.nets.py": ["–", "a0a0a0a0"]}
-
-
-def test_equal_runs_have_the_same_settings() -> None:
-    found = compared({"name": "a", "repeats": 1}, {"name": "b", "repeats": 3})
-
-    assert found.in_words == "The runs have the same settings."
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "compared_key"),
-    [
-        ({"model": {"cut": 1}}, {"model": {"cut": {"by": "random", "values": [1, 2]}}}, "model.cut"),
-        (
-            {"server": {"order": "fcfs"}},
-            {"server": {"order": "bounded_wait", "max_wait_s": 10, "burst": 2}},
-            "server.order",
-        ),
-        (
-            {"clients": {"network": {"profile": "mobiperf"}}},
-            {"clients": {"network": {"profile": None, "uplink_bps": 1e6, "downlink_bps": 1e6}}},
-            "clients.network.profile",
-        ),
-        (
-            {"data": {"partition": {"kind": "dominant_label", "p": 0.8, "phi": 1}}},
-            {"data": {"partition": {"kind": "dirichlet", "alpha": 0.1}}},
-            "data.partition.kind",
-        ),
-    ],
-)
-def test_a_choice_with_all_that_belongs_to_it_is_one_difference(one, other, compared_key) -> None:
-    found = compared(one, other)
-
-    assert list(found.settings) == [compared_key]
-    assert len(found.settings[compared_key]) > 1
-
-
-def test_what_a_run_varies_itself_is_no_difference_between_runs() -> None:
-    found = compared(
-        {"grid": {"method.name": ["splitfed_v2", "hydra"]}, "train": {"lr": 0.1}},
-        {"method": {"name": "hydra", "cut2": 3}, "train": {"lr": 0.2}},
-    )
-
-    assert list(found.settings) == ["train.lr"]
-
-
-def test_what_grids_vary_is_named_unless_all_runs_vary_it_alike() -> None:
-    several, one = {"grid": {"server.order": ["fcfs", "cyclic"]}}, {"server": {"order": "random_job"}}
-    apart = ", apart from what their grids vary (<code>server.order</code>)."
-    assert compared(several, one).in_words == f"The runs have the same settings{apart}"
-    slower = one | {"train": {"lr": 0.2}}
-    assert compared(several, slower).in_words == f"The runs differ in <code>train.lr</code> alone{apart}"
-    assert compared(several, several).in_words == "The runs have the same settings."
-
-
-def test_a_grid_that_sets_a_key_to_one_value_is_a_setting() -> None:
-    grid = {"method.name": ["splitfed_v2", "hydra"], "server.order": "fcfs"}
-    found = compared({"grid": grid}, {"grid": grid | {"train.lr": 0.2}})
-
-    assert found.settings == {"train.lr": {"train.lr": ["0.05", "0.2"]}}
-
-
-def test_a_scenario_that_is_not_understood_any_more_is_compared_as_it_is() -> None:
-    found = compared({"forgotten_key": 1}, {"forgotten_key": 2})
-
-    assert found.compared == "forgotten_key"
 
 
 def test_machines_are_told_apart_from_settings() -> None:
@@ -187,8 +144,8 @@ def test_the_page_warns_only_where_there_is_something_to_warn_about(
     warned = '<p class="warning">'
     slower, later = {"speedup: 100": "speedup: 10"}, {"speedup: 100": "speedup: 10", "seed: 0": "seed: 7"}
     alone, compared, mixed = page(), page(slower), page(later)
-    assert "The runs" not in alone
-    assert "The runs differ in <code>server.speedup</code> alone." in compared
+    assert "<code>server.speedup</code>" not in alone
+    assert "<code>server.speedup</code> alone" in compared
     assert warned not in alone + compared
     assert warned in mixed
 

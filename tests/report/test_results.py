@@ -185,32 +185,31 @@ def cells(frames: Frames) -> dict[str, list[str]]:
     }
 
 
-def test_speed_ups_are_over_the_reference_seed_by_seed(told: Told) -> None:
-    frames = told({ARRIVAL: [60, 90], CYCLIC: [20, 60], HYDRA: [30, 30]}, reference=ARRIVAL)
-
-    found = cells(frames)
-
-    assert found[ARRIVAL] == ["1 min 15 s ± 21 s", "1.00× baseline"]
-    assert found[CYCLIC] == ["40 s ± 28 s", "2.25× ± 1.06×"]  # median of 3 and 1.5, and not 75 / 40
-    assert found[HYDRA] == ["30 s", "2.50× ± 0.71×"]
+LATE = [NEVER, NEVER]
 
 
-def test_without_a_reference_the_slowest_that_reaches_the_target_is_the_baseline(told: Told) -> None:
-    frames = told({ARRIVAL: [NEVER, NEVER], CYCLIC: [20, 20], HYDRA: [60, 60]})
-
-    found = cells(frames)
-
-    assert found[HYDRA][1] == "1.00× baseline"
-    assert found[CYCLIC] == ["20 s", "3.00×"]
-
-
-def test_what_is_not_reached_has_neither_time_nor_speed_up(told: Told) -> None:
-    frames = told({ARRIVAL: [50, 50], CYCLIC: [NEVER, NEVER], HYDRA: [20, NEVER]}, reference=ARRIVAL)
-    found = cells(frames)
-    assert found[CYCLIC] == ["not reached 0 of 2 seeds", "–"]
-    assert found[HYDRA] == ["not reached 1 of 2 seeds", "–"]
-    never = cells(told({ARRIVAL: [NEVER, NEVER], CYCLIC: [50, 50], HYDRA: [NEVER, NEVER]}, reference=ARRIVAL))
-    assert never[CYCLIC] == ["50 s", "–"]
+@pytest.mark.parametrize(
+    ("seconds", "reference", "expected"),
+    [
+        # Seed by seed: the median of 3 and 1.5, and not 75 / 40.
+        ({ARRIVAL: [60, 90], CYCLIC: [20, 60], HYDRA: [30, 30]}, ARRIVAL,
+         {ARRIVAL: ["1 min 15 s ± 21 s", "1.00× baseline"], CYCLIC: ["40 s ± 28 s", "2.25× ± 1.06×"],
+          HYDRA: ["30 s", "2.50× ± 0.71×"]}),
+        # Without a reference, the slowest that reaches the target is the baseline.
+        ({ARRIVAL: LATE, CYCLIC: [20, 20], HYDRA: [60, 60]}, "",
+         {CYCLIC: ["20 s", "3.00×"], HYDRA: ["1 min", "1.00× baseline"]}),
+        # What is not reached has neither time nor speed-up.
+        ({ARRIVAL: [50, 50], CYCLIC: LATE, HYDRA: [20, NEVER]}, ARRIVAL,
+         {CYCLIC: ["not reached 0 of 2 seeds", "–"], HYDRA: ["not reached 1 of 2 seeds", "–"]}),
+        ({ARRIVAL: LATE, CYCLIC: [50, 50], HYDRA: LATE}, ARRIVAL, {CYCLIC: ["50 s", "–"]}),
+        ({ARRIVAL: LATE, CYCLIC: LATE, HYDRA: LATE}, "", {HYDRA: ["not reached 0 of 2 seeds", "–"]}),
+    ],
+)  # fmt: skip
+def test_times_and_speed_ups_to_the_target(
+    told: Told, seconds: dict[str, list[float]], reference: str, expected: dict[str, list[str]]
+) -> None:
+    found = cells(told(seconds, reference))
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_a_late_seed_of_the_reference_counts_as_infinitely_late(frames: Frames) -> None:
@@ -225,12 +224,6 @@ def test_a_late_seed_of_the_reference_counts_as_infinitely_late(frames: Frames) 
     assert found[ARRIVAL] == ["1 min 2 of 3 seeds", "1.00× baseline"]
     assert found[CYCLIC] == ["20 s", "3.00×"]  # of 3, 1.5 and infinitely many
     assert found[HYDRA] == ["30 s 2 of 3 seeds", "1.50× ± 0.71×"]  # of 2 and 1; in the third, neither gets there
-
-
-def test_where_nobody_reaches_the_target_there_is_no_speed_up(told: Told) -> None:
-    frames = told({name: [NEVER, NEVER] for name in (ARRIVAL, CYCLIC, HYDRA)})
-
-    assert {speed_up for _, speed_up in cells(frames).values()} == {"–"}
 
 
 def test_every_setting_has_its_target_and_its_own_table(told: Told) -> None:
