@@ -155,7 +155,7 @@ def test_sizes_that_make_no_model_are_refused(tmp_path, sizes):
 
 
 def test_a_folder_without_its_config_is_refused_and_a_pipe_is_not_waited_for(tmp_path):
-    for path in (tmp_path / "nowhere", tmp_path / ("x" * 5000), "~nobody/model"):
+    for path in (tmp_path / "nowhere", tmp_path / ("x" * 5000), "~no_such_user/model"):
         assert refusal(path).found == str(path)
     assert refusal(tmp_path).found == str(tmp_path / "config.json")
     os.mkfifo(tmp_path / "config.json")
