@@ -129,21 +129,13 @@ class Meter:
         for cut in [0, *sorted({self.cuts[c] for c in self.attacked})]:
             attacks = self._at_cut(cut, round) if cut else self._without_cut()
             for attack, result in attacks:
+                of_attack = {"cut": cut, "attack": attack}
                 if isinstance(result, Reconstruction):
-                    pictures += [{"cut": cut, "attack": attack, **row} for row in result.pictures()]
-                    figures += [{"cut": cut, "attack": attack, **row} for row in result.rows()]
-                else:
-                    figures += [
-                        {
-                            "cut": cut,
-                            "attack": attack,
-                            "client": ALL,
-                            "metric": metric,
-                            "value": value,
-                            "chance": chance,
-                        }
-                        for metric, (value, chance) in result.items()
-                    ]
+                    pictures += [of_attack | row for row in result.pictures()]
+                    figures += [of_attack | row for row in result.rows()]
+                    continue
+                for metric, (value, chance) in result.items():
+                    figures.append({**of_attack, "client": ALL, "metric": metric, "value": value, "chance": chance})
         about = {"round": round, "labels_sent": self.method.sends_labels}
         leakage = pd.DataFrame(figures, columns=tables("run")["leakage"].of_trial)
         return leakage.assign(**about), pd.DataFrame(pictures).assign(round=round)

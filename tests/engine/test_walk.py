@@ -118,9 +118,7 @@ def test_more_stays_than_can_be_listed_are_an_error(monkeypatch, tmp_path):
     profile = tmp_path / "brief.csv"
     profile.write_text("client,start_s,end_s,period_s\na,0,0.002,0.004\n")
     run = experiment(clients={"count": 4, "availability": {"profile": str(profile), "lost": "wait"}})
-    with pytest.raises(
-        ScenarioError, match=r"^clients\.availability\.profile: stays are too short .*allowed: 100, or 25"
-    ):
+    with pytest.raises(ScenarioError, match=r"^clients\.availability\.profile: .*100, or 25"):
         list(run.rounds())
     assert "presence" not in run.histories()
 

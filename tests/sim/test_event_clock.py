@@ -326,7 +326,7 @@ def test_a_mistake_in_an_operation_names_the_line_that_yielded_it(node, when):
         smashed = send(Value("smashed", 5), 0, SERVER)  # lacks its `yield`
         yield on(node, Sized(1), State("model"), smashed)
 
-    with pytest.raises(AttributeError, match="'Send' object has no attribute") as raised:
+    with pytest.raises(AttributeError, match="'Send'") as raised:
         clock(executor=Runs()).run(flow(), 1)
     assert "yield on(node, Sized" in "".join(format_exception(raised.value))
 

