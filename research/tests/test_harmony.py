@@ -8,7 +8,7 @@ import pytest
 
 from research.harmony import verdicts
 from research.harmony.answered import Answered
-from sfl_sim.scenario.concerns import NOT_LEARNED, without
+from sfl_sim.scenario.concerns import NOT_LEARNED, values_except
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import load, training
 
@@ -38,7 +38,7 @@ def test_every_variant_that_is_judged_is_run(scenario, wanted):
 def test_the_models_that_are_served_are_those_of_the_table():
     def learned(scenario):
         found = [variant.scenario for variant in training(load(SCENARIOS / f"{scenario}.yaml")).variants]
-        return {repr(without(one, {*NOT_LEARNED, Concern.SYSTEM, "serving"})) for one in found}
+        return {repr(values_except(one, {*NOT_LEARNED, Concern.SYSTEM, "serving"})) for one in found}
 
     assert learned("load") < learned("table")
 

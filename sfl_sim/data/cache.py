@@ -49,13 +49,13 @@ def cached(
     asked = json.dumps([VERSION, name, dict(options)])
     file = root / FOLDER / f"{name}-{hashlib.blake2b(asked.encode(), digest_size=4).hexdigest()}.safetensors"
     fingerprint = _fingerprint(sources)
-    found = _open(file, asked, fingerprint)
-    if found is None:
-        found = read()
+    dataset = _open(file, asked, fingerprint)
+    if dataset is None:
+        dataset = read()
         if _fingerprint(sources) == fingerprint:
-            _save(file, asked, fingerprint, found)
-            found = _open(file, asked, fingerprint) or found
-    return found
+            _save(file, asked, fingerprint, dataset)
+            dataset = _open(file, asked, fingerprint) or dataset
+    return dataset
 
 
 def _open(file: Path, asked: str, fingerprint: str) -> Dataset | None:

@@ -302,8 +302,8 @@ def groups(targets: Tensor, test_targets: Tensor, names: tuple[str, ...]) -> tup
     place = [part[:, rarity].int().argmax(dim=1) for part in held]
     chosen = [rarity[at].masked_fill(~part.any(dim=1), len(names)) for part, at in zip(held, place, strict=True)]
     occurring, numbers = torch.unique(torch.cat(chosen), return_inverse=True)
-    told = (*names, "none")
-    return numbers[: len(targets)], numbers[len(targets) :], tuple(told[int(group)] for group in occurring)
+    names_of_all = (*names, "none")
+    return numbers[: len(targets)], numbers[len(targets) :], tuple(names_of_all[int(group)] for group in occurring)
 
 
 def _by_quantile(first: Tensor, of_tests: Tensor) -> tuple[Tensor, Tensor, tuple[str, ...]]:

@@ -30,8 +30,8 @@ def busy(rows: NDArray[np.void]) -> tuple[dict[int, tuple[float, ...]], tuple[fl
         (places.at(rows["node"], places.DOWNLINK), (lasted_s, rows["bytes"])),
         (at_servers, (lasted_s, ones, waited_s)),
     ):
-        own = where & (rows["client"] >= 0) & ((lasted_s > 0) | at_servers)  # what takes no time has no rate
-        sums += [np.bincount(rows["client"][own], each[own], minlength=n) for each in amounts]
+        counted = where & (rows["client"] >= 0) & ((lasted_s > 0) | at_servers)  # what takes no time has no rate
+        sums += [np.bincount(rows["client"][counted], each[counted], minlength=n) for each in amounts]
     table = np.stack(sums, axis=1)
     known = np.flatnonzero((table[:, 0] > 0) | (table[:, 2] > 0))
     return (

@@ -135,24 +135,24 @@ def headline(rounds: pd.DataFrame, labels: pd.DataFrame, last_rounds: int = LAST
         labels: the run's rows of labels.parquet.
         last_rounds: number of last rounds over which figures are medians.
     """
-    found: dict[str, float | None] = dict.fromkeys(
+    figures: dict[str, float | None] = dict.fromkeys(
         ["accuracy", "client_accuracy", "performance_gap", "accuracy_spread", "backward_transfer", "best_accuracy"]
     )
     score = score_of(rounds)
     if rounds.empty or rounds[score].isna().all():
-        return found
+        return figures
     columns = [*SCORES, *MORE_SCORES, "client_accuracy", "performance_gap", "perplexity"]
     last = rounds.filter(columns).tail(last_rounds).astype(float)
     if "perplexity" in last:
         last["perplexity"] = last["perplexity"].fillna(np.inf)  # larger than any number
     medians = last.median().dropna().items()
-    found |= {str(column): value if np.isfinite(value) else None for column, value in medians}
+    figures |= {str(column): value if np.isfinite(value) else None for column, value in medians}
     if len(last) > 1:
-        found["accuracy_spread"] = float(last[score].std())
+        figures["accuracy_spread"] = float(last[score].std())
     if not labels.empty:
-        found["backward_transfer"] = backward_transfer(label_history(labels).to_numpy())
-    found["best_accuracy"] = float(rounds[score].max())
-    return found
+        figures["backward_transfer"] = backward_transfer(label_history(labels).to_numpy())
+    figures["best_accuracy"] = float(rounds[score].max())
+    return figures
 
 
 def way_to(target_accuracy: float | None, rounds: pd.DataFrame) -> dict[str, float | None]:
@@ -162,10 +162,10 @@ def way_to(target_accuracy: float | None, rounds: pd.DataFrame) -> dict[str, flo
         target_accuracy: in [0, 1], of the accuracy or of another goal's first score; None for no target.
         rounds: the run's rows of rounds.parquet, in order.
     """
-    found: dict[str, float | None] = dict.fromkeys(["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"])
+    figures: dict[str, float | None] = dict.fromkeys(["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"])
     if target_accuracy is not None and (reached := rounds[score_of(rounds)].astype(float) >= target_accuracy).any():
         until = rounds[: reached.to_numpy().argmax() + 1]
-        found["rounds_to_accuracy"] = int(until["round"].iloc[-1])
-        found["time_to_accuracy_s"] = float(until["ended_s"].iloc[-1])
-        found["bytes_to_accuracy"] = int(until["bytes_up"].sum() + until["bytes_down"].sum())
-    return {"target_accuracy": target_accuracy, **found}
+        figures["rounds_to_accuracy"] = int(until["round"].iloc[-1])
+        figures["time_to_accuracy_s"] = float(until["ended_s"].iloc[-1])
+        figures["bytes_to_accuracy"] = int(until["bytes_up"].sum() + until["bytes_down"].sum())
+    return {"target_accuracy": target_accuracy, **figures}

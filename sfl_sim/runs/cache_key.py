@@ -19,7 +19,7 @@ from sfl_sim.build.network import model_files
 from sfl_sim.build.setup import dataset_of
 from sfl_sim.data.dataset import Dataset
 from sfl_sim.installed import paths
-from sfl_sim.scenario.concerns import without
+from sfl_sim.scenario.concerns import values_except
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.own_code import texts
 from sfl_sim.scenario.sections import Scenario
@@ -37,7 +37,7 @@ def trial_key(scenario: Scenario, meaning: str, *, pixels: bool = True) -> str:
     settings. It does not cover files that a user's own code opens, or modules that it imports by names in variables.
     Without `pixels`, a published data set need not be on this machine (`setup.deal_data`), nor initial weights.
     """
-    values = without(scenario, NOT_STORED) | {"is served": scenario.serving is not None}
+    values = values_except(scenario, NOT_STORED) | {"is served": scenario.serving is not None}
     files = named_files(values)
     files |= {str(path): _content(path) for path in model_files(scenario.model, weights=pixels)}
     sources = {path: own_sources(path.partition(":")[0]) for path in paths(texts(values))}
@@ -54,13 +54,13 @@ def named_files(values: object) -> dict[str, str]:
 
 def own_code(scenario: Scenario) -> dict[str, str]:
     """Return the digests, by file, of a user's own code that a scenario names, and of what it imports beside it."""
-    modules = {path.partition(":")[0] for path in paths(texts(without(scenario, NOT_STORED)))}
+    modules = {path.partition(":")[0] for path in paths(texts(values_except(scenario, NOT_STORED)))}
     return {file: digest for module in sorted(modules) for file, digest in own_sources(module).items()}
 
 
 def names_own_code(scenario: Scenario) -> bool:
     """Return True if a scenario names code that is not sfl-sim's, or an object passed from Python."""
-    return bool(paths(texts(without(scenario, NOT_STORED))))
+    return bool(paths(texts(values_except(scenario, NOT_STORED))))
 
 
 @lru_cache(maxsize=2)

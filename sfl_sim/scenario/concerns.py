@@ -19,7 +19,7 @@ NOT_LEARNED = frozenset({Concern.SHOWING, Concern.RECORDING})
 """Concerns that no trained model depends on, on any machine and in any system."""
 
 
-def without(scenario: Scenario, aside: Aside) -> dict[str, Any]:
+def values_except(scenario: Scenario, aside: Aside) -> dict[str, Any]:
     """Return the values of a scenario by dotted key, without those set `aside`.
 
     If the cut, or which server serves a client, follows the speed of the devices, `clients.compute` counts as LEARNING.
@@ -30,7 +30,7 @@ def without(scenario: Scenario, aside: Aside) -> dict[str, Any]:
 
     def is_aside(key: str) -> bool:
         concern = Concern.LEARNING if by_device and _lies_in(key, "clients.compute") else concern_of(key)
-        return concern in aside or any(isinstance(one, str) and _lies_in(key, one) for one in aside)
+        return concern in aside or any(isinstance(part, str) and _lies_in(key, part) for part in aside)
 
     return {key: value for key, value in _leaves(scenario.model_dump()) if not is_aside(key)}
 
@@ -40,7 +40,7 @@ def differences(one: Scenario, other: Scenario, aside: Aside) -> dict[str, tuple
 
     A key that only one of them has, such as an option of its method, is None in the other.
     """
-    ours, theirs = without(one, aside), without(other, aside)
+    ours, theirs = values_except(one, aside), values_except(other, aside)
     return {key: (ours.get(key), theirs.get(key)) for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)}
 
 

@@ -1,4 +1,8 @@
-"""Python objects as values of a scenario: arrays become lists, and all else a text that stands for the object."""
+"""Python objects as values of a scenario: arrays become lists, and all else a text that stands for the object.
+
+A text has a digest of the object's content, of code by its instructions, so that equal objects in another process or on
+another day are the same trial, which earlier runs may have finished.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +35,8 @@ OBJECTS = {
 METRICS = "report.metrics."
 
 
-def spelled(value: Any, key: str = "") -> Any:
-    """Return `value`, given at a dotted key of a scenario, as YAML could hold it.
+def as_yaml(value: Any, key: str = "") -> Any:
+    """Return the value for a dotted key of a scenario as YAML could hold it.
 
     Arrays, tensors and the columns of a frame become lists; an index says which client a row is of. A function or class
     at the top level of a module becomes its path; any other object a text with its digest, under which this process
@@ -45,7 +49,7 @@ def spelled(value: Any, key: str = "") -> Any:
     if isinstance(value, Mapping):
         return {name: _below(inner, key, name) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [spelled(inner, key) for inner in value]
+        return [as_yaml(inner, key) for inner in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "iloc"):
@@ -76,8 +80,8 @@ def _by_client(table: Any, key: str) -> Any:
 def _below(value: Any, key: str, name: Any) -> Any:
     """Spell out the value at a key of a section; a list at a key of the grid holds the key's values."""
     if key == "grid" and isinstance(value, list):
-        return [spelled(choice, str(name)) for choice in value]
-    return spelled(value, str(name) if key in ("", "grid") else f"{key}.{name}")
+        return [as_yaml(choice, str(name)) for choice in value]
+    return as_yaml(value, str(name) if key in ("", "grid") else f"{key}.{name}")
 
 
 def _path_of(thing: object) -> str | None:

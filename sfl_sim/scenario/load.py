@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import yaml_text
 from sfl_sim.scenario.fields import SEEDS
-from sfl_sim.scenario.given import spelled
+from sfl_sim.scenario.given import as_yaml
 from sfl_sim.scenario.grid import names, names_without, points, set_keys
 from sfl_sim.scenario.presets import with_method_preset
 from sfl_sim.scenario.problems import problems
@@ -88,7 +88,7 @@ def parse(values: Mapping[str, Any] | Scenario, name: str = "scenario", override
         ScenarioError: the mapping or an override cannot be used; names the dotted key.
     """
     places = SourceLocations()
-    return _overridden(_validated(spelled(values), places), places, name, overrides)
+    return _overridden(_validated(as_yaml(values), places), places, name, overrides)
 
 
 def _overridden(base: Scenario, places: SourceLocations, name: str, overrides: Overrides) -> Study:
@@ -228,7 +228,7 @@ def changed(base: Scenario, layer: Mapping[str, Any], places: SourceLocations) -
         ScenarioError: a key or a value cannot be used.
     """
     with places.locating():
-        values = set_keys(base.model_dump(), {key: spelled(value, key) for key, value in layer.items()})
+        values = set_keys(base.model_dump(), {key: as_yaml(value, key) for key, value in layer.items()})
     return _validated(values, places)
 
 

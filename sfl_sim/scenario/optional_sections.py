@@ -50,9 +50,9 @@ class Coding(Section):
             return value
         short = SHORT[str(value["kind"])]
         given = {**short, **value, "kind": short["kind"]}
-        for key, told in short.items():
-            if given[key] != told:
-                raise ScenarioError(f"is {told} in {value['kind']}", key=key, found=given[key], allowed=[told])
+        for key, wanted in short.items():
+            if given[key] != wanted:
+                raise ScenarioError(f"is {wanted} in {value['kind']}", key=key, found=given[key], allowed=[wanted])
         return given
 
     @classmethod
@@ -79,7 +79,7 @@ class WireSection(Section):
     def _none_is_null(cls, value: object) -> object:
         if not isinstance(value, Mapping):
             return value
-        return {key: None if one == "none" else one for key, one in value.items()}
+        return {key: None if codec == "none" else codec for key, codec in value.items()}
 
 
 class LoraSection(Section):

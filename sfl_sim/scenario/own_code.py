@@ -81,8 +81,8 @@ def is_object(text: str) -> bool:
 
 def object_name(text: str) -> str:
     """The name of the Python object for which a text of a scenario stands; any other text as it is."""
-    found = re.fullmatch(rf"(?:{CODE}|{DATA})(.+)-[0-9a-f]{{12}}", text)
-    return found[1] if found else text
+    match = re.fullmatch(rf"(?:{CODE}|{DATA})(.+)-[0-9a-f]{{12}}", text)
+    return match[1] if match else text
 
 
 def find_object(text: str, key: str) -> Any:

@@ -58,10 +58,10 @@ def problems(error: ValidationError, given: object, schema: Schema | None = None
         schema: JSON Schema of what `given` should be; None: of a scenario.
     """
     details = error.errors(include_url=False, include_input=False)[:_MAX_EXPLAINED]
-    told = [_problem(detail, given, schema or _scenario_schema()) for detail in details]
-    found = list({str(problem): problem for problem in told}.values())  # a union fails once for each member
-    keys = {problem.key for problem in found if problem.key}
-    return [problem for problem in found if not any(key.startswith(f"{problem.key}.") for key in keys)]
+    every = [_problem(detail, given, schema or _scenario_schema()) for detail in details]
+    distinct = list({str(problem): problem for problem in every}.values())  # a union fails once for each member
+    keys = {problem.key for problem in distinct if problem.key}
+    return [problem for problem in distinct if not any(key.startswith(f"{problem.key}.") for key in keys)]
 
 
 def _problem(detail: ErrorDetails, given: object, root: Schema) -> ScenarioError:

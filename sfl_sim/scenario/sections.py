@@ -39,7 +39,7 @@ from sfl_sim.scenario.fields import (
     Seed,
     Unless,
 )
-from sfl_sim.scenario.given import spelled
+from sfl_sim.scenario.given import as_yaml
 from sfl_sim.scenario.optional_sections import (
     Availability,
     Coding,
@@ -530,7 +530,7 @@ class Scenario(Section):
     @model_validator(mode="before")
     @classmethod
     def _spell_out_objects(cls, values: object) -> object:
-        return spelled(values)
+        return as_yaml(values)
 
     name: Annotated[str | None, Concern.SHOWING] = None
     """Name of the experiment; null means the file's name."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import yaml_text
-from sfl_sim.scenario.given import spelled
+from sfl_sim.scenario.given import as_yaml
 from sfl_sim.scenario.grid import points
 from sfl_sim.scenario.load import Study, Variant, changed
 from sfl_sim.scenario.source_locations import SourceLine
@@ -83,7 +83,7 @@ def axis(key: str, values: Sequence[Any] | str) -> Axis:
     """
     if isinstance(values, Mapping) or not isinstance(values, Iterable):
         raise ScenarioError("must be a list of values", key=key, found=values, file=OPTION)
-    listed = [values] if isinstance(values, str) else [spelled(value, key) for value in values]
+    listed = [values] if isinstance(values, str) else [as_yaml(value, key) for value in values]
     try:
         list(points({key: listed}))
     except ScenarioError as error:
@@ -105,14 +105,16 @@ def spread(study: Study, axes: Sequence[Axis]) -> Iterator[Point]:
         ScenarioError: a key is one of the scenario's grid, too, or a value cannot be used.
     """
     taken = {key for point in points(study.base.grid) for key in point}
-    for one in axes:
-        clash = next((key for key in taken if key == one.key or _within(key, one.key) or _within(one.key, key)), None)
+    for varied in axes:
+        clash = next(
+            (key for key in taken if key == varied.key or _within(key, varied.key) or _within(varied.key, key)), None
+        )
         if clash:
             problem = "the scenario's grid sets it; leave it out there, as in --set 'grid={...}'"
-            raise ScenarioError(problem, key=one.key, found=clash, file=OPTION)
+            raise ScenarioError(problem, key=varied.key, found=clash, file=OPTION)
     for variant in study.variants:
-        for combination in itertools.product(*(enumerate(one.values) for one in axes)):
-            layer = {one.key: value for one, (_, value) in zip(axes, combination, strict=True)}
+        for combination in itertools.product(*(enumerate(varied.values) for varied in axes)):
+            layer = {varied.key: value for varied, (_, value) in zip(axes, combination, strict=True)}
             places = variant.places.over(dict.fromkeys(layer, _PLACE))
             scenario = changed(variant.scenario, layer, places)
             indices = tuple(index for index, _ in combination)

@@ -64,14 +64,14 @@ class Checkpoints:
     def go_on_after(self, checkpoint: Checkpoint | None) -> None:
         """Continue after a checkpoint, or begin anew."""
         self._last = checkpoint.folder.name if checkpoint else None
-        told = checkpoint.about["rounds"]["bytes"] if checkpoint else 0
+        n_bytes = checkpoint.about["rounds"]["bytes"] if checkpoint else 0
         if not checkpoint:
             remove(self.folder)
         self.folder.mkdir(exist_ok=True)
         with open(self.folder / ROUNDS, "a+b") as file:
-            file.truncate(told)
+            file.truncate(n_bytes)
             file.seek(0)
-            self._rounds, self._rounds_bytes = hashlib.sha256(file.read()), told
+            self._rounds, self._rounds_bytes = hashlib.sha256(file.read()), n_bytes
 
     def add_round(self, learned: Any) -> None:
         """Keep the results of a whole round, to be written with the next checkpoint."""
@@ -85,9 +85,9 @@ class Checkpoints:
             remove(path)
         part.mkdir()
         rounds = {"bytes": self._rounds_bytes, "sha256": self._rounds.hexdigest()}
-        told = {**about, "rounds": rounds, "memory": {"sha256": hashlib.sha256(memory).hexdigest()}}
+        described = {**about, "rounds": rounds, "memory": {"sha256": hashlib.sha256(memory).hexdigest()}}
         write_file(part / MEMORY, memory)
-        write_file(part / ABOUT, json.dumps({"sha256": _sum(told), "checkpoint": told}).encode())
+        write_file(part / ABOUT, json.dumps({"sha256": _sum(described), "checkpoint": described}).encode())
         settle(part)
         os.replace(part, place)
         settle(self.folder)
@@ -113,18 +113,18 @@ class Checkpoints:
         self._waiting.clear()
 
     def _read(self, folder: Path) -> Checkpoint:
-        found = contents(folder / ABOUT)
-        told = found["checkpoint"]
+        stored = contents(folder / ABOUT)
+        described = stored["checkpoint"]
         memory = read_regular(folder / MEMORY)
-        lines = read_regular(self.folder / ROUNDS)[: told["rounds"]["bytes"]]
+        lines = read_regular(self.folder / ROUNDS)[: described["rounds"]["bytes"]]
         sums = {
-            ABOUT: (found["sha256"], _sum(told)),
-            MEMORY: (told["memory"]["sha256"], hashlib.sha256(memory).hexdigest()),
-            ROUNDS: (told["rounds"]["sha256"], hashlib.sha256(lines).hexdigest()),
+            ABOUT: (stored["sha256"], _sum(described)),
+            MEMORY: (described["memory"]["sha256"], hashlib.sha256(memory).hexdigest()),
+            ROUNDS: (described["rounds"]["sha256"], hashlib.sha256(lines).hexdigest()),
         }
         if wrong := [name for name, (expected, is_now) in sums.items() if expected != is_now]:
             raise ValueError(f"{', '.join(wrong)} is not what was written")
-        return Checkpoint(folder, told, memory, [json.loads(line) for line in lines.splitlines()])
+        return Checkpoint(folder, described, memory, [json.loads(line) for line in lines.splitlines()])
 
 
 def _sum(told: Mapping[str, Any]) -> str:

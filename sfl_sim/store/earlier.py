@@ -43,11 +43,11 @@ def take(wanted: Mapping[int, Wanted], runs: Iterable[Path]) -> dict[int, Path]:
     """
     taken: dict[int, Path] = {}
     for run in runs:
-        found = {summary["key"]: (summary, model) for summary, model in _finished(run)}
+        by_key = {summary["key"]: (summary, model) for summary, model in _finished(run)}
         here = {
-            number: found[trial.key]
+            number: by_key[trial.key]
             for number, trial in wanted.items()
-            if number not in taken and trial.key in found and is_whole(found[trial.key][0], trial.rounds)
+            if number not in taken and trial.key in by_key and is_whole(by_key[trial.key][0], trial.rounds)
         }
         if not here or damaged(run):
             continue
@@ -83,8 +83,8 @@ def _copy(run: Path, trials: list[tuple[Finished, Wanted]]) -> None:
         if (source := run / f"{table}.parquet").exists() or is_of_all:
             targets: dict[TrialKey, list[tuple[Path, str]]] = {}
             for (summary, _), trial in trials:
-                own = targets.setdefault((summary["name"], summary["seed"]), [])
-                own.append((trial.place / source.name, trial.variant))
+                copies = targets.setdefault((summary["name"], summary["seed"]), [])
+                copies.append((trial.place / source.name, trial.variant))
             split_by_trial(source, targets, to_all=is_of_all)
     for (summary, model), trial in trials:
         if model:

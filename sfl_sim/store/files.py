@@ -90,8 +90,8 @@ def _readable(folder: Path) -> set[str]:
     """Return the names that files have which commands read in folders of any kind."""
     described = [table for kind in get_args(FolderKind) for table in tables(kind).values() if not table.later]
     stored = {table.file for table in described}
-    found = [path for kind in ("safetensors", "json") for path in folder.glob(f"checkpoints/*.{kind}")]
-    models = {path.relative_to(folder).as_posix() for path in found}
+    paths = [path for kind in ("safetensors", "json") for path in folder.glob(f"checkpoints/*.{kind}")]
+    models = {path.relative_to(folder).as_posix() for path in paths}
     return stored | models | {"manifest.json", "scenario.yaml", "whatif.json"}
 
 
@@ -174,10 +174,10 @@ def contents(path: Path) -> Any:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the mapping in a JSON file; empty if there is none."""
     try:
-        found = contents(path)
+        content = contents(path)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def models_of(run: Path) -> dict[tuple[Any, Any], Path]:

@@ -119,9 +119,9 @@ class RunFolder:
             rounds: number of its rounds, unless it has stopped as its scenario says; None: any.
         """
         trial = self.trial_folder(number)
-        found = read_json(trial / SUMMARY)
-        is_it = all(key in found and found[key] == value for key, value in summary.items())
-        return is_it and (rounds is None or is_whole(found, rounds)) and not (trial / FAILURE).exists()
+        stored = read_json(trial / SUMMARY)
+        is_it = all(key in stored and stored[key] == value for key, value in summary.items())
+        return is_it and (rounds is None or is_whole(stored, rounds)) and not (trial / FAILURE).exists()
 
     def trial_folder(self, number: int) -> Path:
         """Return the folder of trial `number` while the run is under way."""

@@ -109,8 +109,8 @@ class TrialWriter:
         self._rounds.add([row])
         self._labels.add(labels)
         self._waiting.append(ops)
-        own = pd.DataFrame({"round": row["round"], "client": clients, "cut": cuts or None})
-        self._participants.append(own.sort_values("client"))
+        participants = pd.DataFrame({"round": row["round"], "client": clients, "cut": cuts or None})
+        self._participants.append(participants.sort_values("client"))
         self._joule.append(np.full(len(ops), np.nan) if joule is None else joule)
         for look, table in zip(self._looks.values(), (confusion, leakage), strict=True):
             look += [] if table is None else [table]
@@ -224,8 +224,8 @@ def write_failure(folder: Path, failure: Failure, traceback: str = "") -> None:
 
 def read_failure(folder: Path) -> Failure | None:
     """Return the failure of the trial in `folder`; None if it did not fail."""
-    found = read_json(folder / FAILURE)
-    return Failure(**found) if found else None
+    stored = read_json(folder / FAILURE)
+    return Failure(**stored) if stored else None
 
 
 def is_whole(summary: Mapping[str, Any], rounds: int) -> bool:

@@ -12,7 +12,7 @@ import pandas as pd
 from sfl_sim.build.setup import deal_data
 from sfl_sim.data.partition import label_counts
 from sfl_sim.report.pages.system import PartitionResult, Preview
-from sfl_sim.scenario.concerns import concern_of, without
+from sfl_sim.scenario.concerns import concern_of, values_except
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Study, Variant
 from sfl_sim.scenario.presets import expand
@@ -51,7 +51,7 @@ def _expanded(variant: Variant) -> Variant:
 
 def _identity(scenario: Scenario) -> str:
     """Return a text that is equal for scenarios whose clients hold the same samples."""
-    return json.dumps(without(scenario, NOT_DEALT), sort_keys=True)
+    return json.dumps(values_except(scenario, NOT_DEALT), sort_keys=True)
 
 
 def _partition(variant: Variant, name: list[str]) -> PartitionResult:

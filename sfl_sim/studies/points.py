@@ -20,7 +20,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.breakdown import by_client, traffic
 from sfl_sim.models.network import Network
 from sfl_sim.runs.backends import end_with_parent, given_to_processes
-from sfl_sim.scenario.concerns import NOT_LEARNED, without
+from sfl_sim.scenario.concerns import NOT_LEARNED, values_except
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Study, changed
 from sfl_sim.scenario.own_code import Forbidden, Permission, permitted
@@ -248,7 +248,7 @@ def _structure(scenario: Scenario) -> str:
     """Return a text that is equal for scenarios with the same operations; a preset stands for more than an order."""
     aside = NOT_STRUCTURE - {Concern.ORDER} if scenario.server.order in ORDER_PRESETS else NOT_STRUCTURE
     operations = scenario.server.include_model_exchange, scenario.data.root  # which take time; where other data may lie
-    return json.dumps([without(scenario, aside), operations], sort_keys=True)
+    return json.dumps([values_except(scenario, aside), operations], sort_keys=True)
 
 
 def _walk_apart(points: list[Point], given: Permission) -> list[Answer]:

@@ -11,7 +11,7 @@ import pandas as pd
 from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.scores import way_to
-from sfl_sim.scenario.concerns import Aside, concern_of, without
+from sfl_sim.scenario.concerns import Aside, concern_of, values_except
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Study, Variant
 from sfl_sim.scenario.sections import MethodSection, RelativeTarget, Scenario
@@ -29,7 +29,7 @@ def references(study: Study) -> dict[str, str]:
     variants: dict[str, Variant] = {}
     for variant in study.variants:
         variants.setdefault(variant.name, variant)  # seeds do not matter
-    settings = {name: without(variant.scenario, COMPARED) for name, variant in variants.items()}
+    settings = {name: values_except(variant.scenario, COMPARED) for name, variant in variants.items()}
     found = {}
     for name, variant in variants.items():
         target = variant.scenario.report.target_accuracy

@@ -170,8 +170,8 @@ def _of_server(
     if rate is None:
         assert station.speedup is not None, "a section has a rate or a speedup"
         rate = float(station.speedup / np.mean(1 / macs_per_s))
-    own = read_cost(cost) if station.cost is None else read_cost(station.cost, f"{key}.cost")
-    processor = own.processor(rate)
+    prices = read_cost(cost) if station.cost is None else read_cost(station.cost, f"{key}.cost")
+    processor = prices.processor(rate)
     return rate, CalledProcessor(processor, station.call_s) if station.call_s else processor
 
 
@@ -230,12 +230,12 @@ def _of_tier(
 
 def _parents(tiers: Mapping[str, sections.TierSection]) -> dict[str, list[ServerNode]]:
     """Give, for every server of each tier, the server above: evenly many below each, in the order of their numbers."""
-    names, found = [*tiers], {}
+    names, above_of = [*tiers], {}
     for name, above in zip(names, [*names[1:], None], strict=True):
         count = tiers[name].count
         n_above = tiers[above].count if above else 1
-        found[name] = [ServerNode(above, 1 + k * n_above // count) if above else SERVER for k in range(count)]
-    return found
+        above_of[name] = [ServerNode(above, 1 + k * n_above // count) if above else SERVER for k in range(count)]
+    return above_of
 
 
 def _read_reach_s(file: str, n_clients: int, names: Sequence[str], key: str) -> FloatArray:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sfl_sim.scenario.concerns import NOT_LEARNED, concern_of, differences, without
+from sfl_sim.scenario.concerns import NOT_LEARNED, concern_of, differences, values_except
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.schema import json_schema
@@ -45,7 +45,7 @@ def test_scenarios_differ_where_what_counts_does():
 
 
 def test_single_keys_and_sections_may_be_left_out_too():
-    left = without(scenario(), {"train", "model.cut"})
+    left = values_except(scenario(), {"train", "model.cut"})
     assert "train.lr" not in left
     assert "model.cut" not in left
     assert left["model.name"] == "cnn_small"
@@ -53,8 +53,8 @@ def test_single_keys_and_sections_may_be_left_out_too():
 
 def test_where_cuts_follow_the_devices_their_speed_is_no_matter_of_the_world_alone():
     by_speed = {"cut": {"by": "device_speed", "values": [1, 2]}}
-    assert not any(key.startswith("clients.compute") for key in without(scenario(), {Concern.SYSTEM}))
-    assert "clients.compute.profile" in without(scenario(model=by_speed), {Concern.SYSTEM})
+    assert not any(key.startswith("clients.compute") for key in values_except(scenario(), {Concern.SYSTEM}))
+    assert "clients.compute.profile" in values_except(scenario(model=by_speed), {Concern.SYSTEM})
 
 
 def test_editors_are_told_nothing_of_it():

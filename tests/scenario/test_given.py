@@ -15,7 +15,7 @@ from sfl_sim.build.registry import named
 from sfl_sim.errors import ScenarioError
 from sfl_sim.runs.backends import given_to_processes
 from sfl_sim.scenario import own_code
-from sfl_sim.scenario.given import spelled
+from sfl_sim.scenario.given import as_yaml
 from sfl_sim.scenario.load import dump, parse
 from sfl_sim.scenario.own_code import permitted
 
@@ -26,7 +26,7 @@ def net(seed=0, width=3):
 
 
 def text_of(model):
-    return spelled(model, "model.factory")
+    return as_yaml(model, "model.factory")
 
 
 def test_arrays_tensors_and_frames_are_lists():
@@ -79,9 +79,9 @@ def test_equal_contents_have_equal_texts_and_others_have_others():
 
 
 def test_a_text_does_not_depend_on_the_process(monkeypatch, capsys):
-    code = "from torch import nn; import torch; from sfl_sim.scenario.given import spelled\n"
+    code = "from torch import nn; import torch; from sfl_sim.scenario.given import as_yaml\n"
     code += "class Mine(nn.Linear):\n    def forward(self, x): return 2 * x\n"
-    code += "torch.manual_seed(0)\nprint(spelled(nn.Sequential(Mine(2, 2)), 'model.factory'))"
+    code += "torch.manual_seed(0)\nprint(as_yaml(nn.Sequential(Mine(2, 2)), 'model.factory'))"
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
     here = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", here)

@@ -15,7 +15,7 @@ import pandas as pd
 
 from sfl_sim.features.whatif.tables import place
 from sfl_sim.rng import stream
-from sfl_sim.scenario.concerns import without
+from sfl_sim.scenario.concerns import values_except
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Variant, changed
 from sfl_sim.scenario.sections import Scenario
@@ -110,7 +110,7 @@ def _scale(one: TimedPoint) -> float:
 
 
 def _system(scenario: Scenario) -> str:
-    server = without(scenario, set(Concern) - {Concern.SYSTEM})
+    server = values_except(scenario, set(Concern) - {Concern.SYSTEM})
     return json.dumps([scenario.clients.model_dump(), server], sort_keys=True)
 
 

@@ -14,7 +14,7 @@ from sfl_sim.build.registry import find_method
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.metrics.scores import LAST_ROUNDS, score_of, way_to
 from sfl_sim.models.network import Network
-from sfl_sim.scenario.concerns import Aside, without
+from sfl_sim.scenario.concerns import Aside, values_except
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.sections import ClientCuts, Scenario
 from sfl_sim.scenario.vary import Axis, Point
@@ -45,7 +45,7 @@ class _Memory:
     def needed_bytes(self, scenario: Scenario, layers: int) -> int:
         """Return the bytes that a client with the first `layers` layers needs."""
         trains_part1 = find_method(scenario.method.name).trains_part1
-        values = json.dumps([trains_part1, without(scenario, NOT_OF_THE_NETWORK)])
+        values = json.dumps([trains_part1, values_except(scenario, NOT_OF_THE_NETWORK)])
         if values not in self._networks:
             self._networks[values] = Walker(scenario).experiment.method.task.network
         return memory_bytes(scenario, self._networks[values], layers)
@@ -109,7 +109,7 @@ def _of_run(question: Question, folder: Path) -> Iterator[dict[str, Any]]:
 
 def _what_is_learned(scenario: Scenario, network: Network) -> dict[str, Any]:
     """Return the keys that decide the trained model; a cut at a layer of `network` is given by the layer's index."""
-    keys, cut = without(scenario, ASIDE), scenario.model.cut
+    keys, cut = values_except(scenario, ASIDE), scenario.model.cut
     if not isinstance(cut, ClientCuts):
         with suppress(ScenarioError):
             keys["model.cut"] = network.cut_at(cut)
