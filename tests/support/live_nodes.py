@@ -76,6 +76,22 @@ class OfAnotherTime(SmallImages):
         return super().__call__()
 
 
+@dataclass(frozen=True)
+class LazyRecipe:
+    """Makes no samples, but only sleeps."""
+
+    def __call__(self):
+        time.sleep(600)
+
+
+@dataclass(frozen=True)
+class FailingRecipe:
+    """Fails to make samples."""
+
+    def __call__(self):
+        raise ZeroDivisionError("by nought")
+
+
 class Touch(Step):
     name = "touch"
 
