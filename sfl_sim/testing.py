@@ -31,7 +31,7 @@ from sfl_sim.models.lora import Lora
 from sfl_sim.models.network import Network
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.replica import Beforehand
-from sfl_sim.ops import On, Value
+from sfl_sim.ops import On, Step, Value
 from sfl_sim.rng import stream
 from sfl_sim.scenario.sections import Clients, Server, TierSection
 from sfl_sim.sim.clock import Clock
@@ -303,6 +303,28 @@ def _trait(method: Method, name: str, found: bool, what: str) -> None:
     )
 
 
+class Watching(Eager):
+    """Runs steps, and shows what is sent, and what operations have given."""
+
+    def __init__(
+        self,
+        sent: Callable[[Value], object] = lambda payload: None,
+        done: Callable[[On, Any], object] = lambda op, content: None,
+    ) -> None:
+        super().__init__()
+        self.sent = sent
+        self.done = done
+
+    def snapshot(self, payload: Value) -> Value:
+        self.sent(payload)
+        return super().snapshot(payload)
+
+    def run(self, op: On) -> Any:
+        content = super().run(op)
+        self.done(op, content)
+        return content
+
+
 def check_repeatable(case: Case, world: World = USUAL) -> None:
     """Expect two runs to learn the same numbers to the bit."""
     one, other = (world.run(case) for _ in range(2))
@@ -333,29 +355,19 @@ def check_array_clock(case: Case, world: World = USUAL) -> None:
 
 def check_resume(case: Case, world: World = USUAL) -> None:
     """Expect a run to go on from an image of its memory, once the rounds before were walked without computing."""
-    memory, counting = Replay(Eager()), _Counting()
+    memory, steps = Replay(Eager()), list[On]()
     whole = world.run(case, executor=memory)
     image = Image(**load(dump(vars(memory.image()))))
-    again = Replay(counting)
+    again = Replay(Watching(done=lambda op, content: steps.append(op)))
     again.walk(image)
     resumed = world.run(case, executor=again)
-    _expect(not counting.steps and not again.is_walking, "cannot be resumed: the walk to the image runs steps")
+    _expect(not steps and not again.is_walking, "cannot be resumed: the walk to the image runs steps")
     for method, clock, _ in (whole, resumed):
         clock.run(method.round(3, range(len(world.samples))), 3)
     _expect(bits(whole.method) == bits(resumed.method), "cannot be resumed: numbers of training live outside of states")
 
 
-class _Counting(Eager):
-    """Counts the steps that it has run."""
-
-    steps = 0
-
-    def run(self, op: On) -> Any:
-        self.steps += 1
-        return super().run(op)
-
-
-class Weighing(Eager):
+class Weighing(Watching):
     """Notes the tensors of all messages, and what these declare.
 
     Attributes:
@@ -364,16 +376,15 @@ class Weighing(Eager):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(sent=self._weigh)
         self.messages: list[tuple[str, int, int]] = []
         self.tensors: dict[str, list[Tensor]] = {}
 
-    def snapshot(self, payload: Value) -> Value:
+    def _weigh(self, payload: Value) -> None:
         packed = payload.packed()
         self.messages.append((payload.kind, payload.size_bytes, packed_bytes(packed)))
-        leaves = tree_leaves(packed, is_leaf=lambda each: isinstance(each, Beforehand))
+        leaves = tree_leaves(packed, is_leaf=lambda leaf: isinstance(leaf, Beforehand))
         self.tensors.setdefault(payload.kind, []).extend(leaf for leaf in leaves if isinstance(leaf, Tensor))
-        return super().snapshot(payload)
 
 
 def check_bytes(case: Case, world: World = USUAL) -> None:
@@ -502,28 +513,20 @@ def check_adapters(case: Case, world: World = USUAL) -> None:
     """Expect adapters to be trained and nothing else; their products are averaged if models only are."""
     for aggregate in ("separate", "ffa", "svd"):
         lora = Lora(rank=2, targets=("0.1", "1.0", "2"), aggregate=aggregate)
-        steps = _Aggregating()
+        kinds: set[type[Step]] = set()
         if aggregate == "svd" and not case.kind.only_averages:
             continue
-        method, *_ = world.run(case, executor=steps, lora=lora)
+
+        def note(op: On, content: Any, kinds: set[type[Step]] = kinds) -> None:
+            if op.step.aggregates:
+                kinds.add(type(op.step))
+
+        method, *_ = world.run(case, executor=Watching(done=note), lora=lora)
         (initial,) = method.task.split()
         before, after = dict(initial.weights.named_tensors()), tensors(method)
         moved = {name[-2:] for name in before if name in after and not torch.equal(after[name], before[name])}
         _expect(bool(moved) and moved <= {".A", ".B"}, f"trains {sorted(moved)} with adapters (lora)")
-        _expect(not case.kind.only_averages or steps.kinds == {Average}, "only_averages, but it aggregates otherwise")
-
-
-class _Aggregating(Eager):
-    """Notes the steps that aggregate models."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kinds: set[type] = set()
-
-    def run(self, op: On) -> Any:
-        if op.step.aggregates:
-            self.kinds.add(type(op.step))
-        return super().run(op)
+        _expect(not case.kind.only_averages or kinds == {Average}, "only_averages, but it aggregates otherwise")
 
 
 def check_on_nan(case: Case, world: World = USUAL) -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from audit import Watching
 from small_world import batch_norm_net, distance, fleet, simulate, task, tensors, unsplit
 from torch.nn.functional import cross_entropy
 
@@ -18,6 +17,7 @@ from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock, Queueing
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.presence import Presence
+from sfl_sim.testing import Watching
 from sfl_sim.training.codecs import Fp16
 from sfl_sim.training.coded import Coded, CodedGradient
 from sfl_sim.training.executors import Eager, Timing

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from audit import Watching
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_world import batch_norm_net, distance, fleet, simulate, task
@@ -13,6 +12,7 @@ from sfl_sim.methods import METHODS
 from sfl_sim.methods.hydra import balanced_groups, superclasses
 from sfl_sim.ops import SERVER
 from sfl_sim.sim.orders import ORDERS
+from sfl_sim.testing import Watching
 from sfl_sim.training.steps import Average
 
 EXACT = 1e-10

@@ -10,7 +10,6 @@ import lossy_world
 import numpy as np
 import pytest
 import torch
-from audit import Watching
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_world import batch_norm_net, distance, fleet, simulate, task, tensors
@@ -25,6 +24,7 @@ from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.nodes import link_between
 from sfl_sim.sim.prices import Prices
 from sfl_sim.system.presence import Presence
+from sfl_sim.testing import Watching
 from sfl_sim.training.codecs import RandTopK
 from sfl_sim.training.coded import Coded
 from sfl_sim.training.optimisers import Sgd

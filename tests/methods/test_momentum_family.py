@@ -81,20 +81,14 @@ class Clip:
                 p.grad *= min(1.0, self.max_norm / float(norm))
 
 
-def momentum(beta, lr):
-    def server(weights, mean, _, memory):
-        for key in weights:
-            memory[key] = beta * memory.get(key, 0) + weights[key] - mean[key]
-        return {key: weights[key] - lr * memory[key] for key in weights}
+def momentum(beta, server_lr, is_slow=False):
+    """FedAvgM's step towards the average, or SlowMo's, in units of the learning rate."""
 
-    return server
-
-
-def slow(beta, alpha):
     def server(weights, mean, lr, memory):
+        unit = lr if is_slow else 1.0
         for key in weights:
-            memory[key] = beta * memory.get(key, 0) + (weights[key] - mean[key]) / lr
-        return {key: weights[key] - alpha * lr * memory[key] for key in weights}
+            memory[key] = beta * memory.get(key, 0) + (weights[key] - mean[key]) / unit
+        return {key: weights[key] - server_lr * unit * memory[key] for key in weights}
 
     return server
 
@@ -113,9 +107,10 @@ PARTS = (0,), (1, 2)
         ("fednar", {"max_norm": 0.3}, {"gradient": Clip(0.3, 1e-2, *PARTS)}),
         ("fedavgm", {"server_momentum": 0.5, "server_lr": 0.8}, {"server": momentum(0.5, 0.8)}),
         ("fedavgm", {"host": "fedprox", "mu": 0.7}, {"server": momentum(0.5, 1.0), "gradient": Prox(0.7)}),
-        ("slowmo", {"slow_momentum": 0.6, "slow_lr": 0.9}, {"server": slow(0.6, 0.9), "equal_steps": True}),
+        ("slowmo", {"slow_momentum": 0.6, "slow_lr": 0.9},
+         {"server": momentum(0.6, 0.9, is_slow=True), "equal_steps": True}),
         ("slowmo", {"host": "fednar", "max_norm": 0.3},
-         {"server": slow(0.6, 1.0), "equal_steps": True, "gradient": Clip(0.3, 1e-2, *PARTS)}),
+         {"server": momentum(0.6, 1.0, is_slow=True), "equal_steps": True, "gradient": Clip(0.3, 1e-2, *PARTS)}),
         ("fednag", {}, {"nesterov": True, "keep_velocity": True, "equal_steps": True}),
         ("fednag", {"host": "fedprox", "mu": 0.7},
          {"nesterov": True, "keep_velocity": True, "equal_steps": True, "gradient": Prox(0.7)}),

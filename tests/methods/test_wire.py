@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from audit import BF16, Audit, Watching, single
+from audit import BF16, Audit, single
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lossy_world import gone_at, run
@@ -19,7 +19,7 @@ from sfl_sim.methods import METHODS
 from sfl_sim.methods.splitfed_v1 import SplitFedV1
 from sfl_sim.methods.wire import Wire
 from sfl_sim.ops import Send
-from sfl_sim.testing import World, cases_of, check_timing_only
+from sfl_sim.testing import Watching, World, cases_of, check_timing_only
 from sfl_sim.training.codecs import Bf16, Delta, Fp16, Int, RandTopK, SplitFC, TopK
 from sfl_sim.training.coded import CodedUpdate
 from sfl_sim.training.contents import packed_bytes
@@ -201,14 +201,19 @@ def test_declared_bytes_of_updates_are_packed_bytes(codec):
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
-def test_a_lost_upload_leaves_the_remembered_error_as_it_was():
-    wire = Wire(update=TopK(keep=0.1), error_feedback=True)
-    *_, (rows, *_) = run("fedavg", [[0, 1, 2, 3]], wire=wire)
-    upload = rows[(rows["client"] == 3) & (rows["kind"] == b"model") & (rows["node"] == b"uplink")][0]
-    leaves_s = (upload["started_s"] + upload["ended_s"]) / 2
-    wire = Wire(update=TopK(keep=0.1), error_feedback=True)
-    run("fedavg", [[0, 1, 2, 3]], gone_at({3: leaves_s}), wire=wire)
-    assert [wire._errors[c].content is None for c in range(4)] == [False, False, False, True]
+@pytest.mark.parametrize(
+    ("name", "codecs", "kind", "memory"),
+    [
+        ("fedavg", {"update": TopK(keep=0.1), "error_feedback": True}, b"model", "_errors"),
+        ("splitfed_v1", {"up": Delta()}, b"smashed", "_sent"),
+    ],
+)
+def test_of_a_lost_upload_nothing_is_remembered(name, codecs, kind, memory):
+    *_, (rows, *_) = run(name, [[0, 1, 2, 3]], wire=Wire(**codecs))
+    upload = rows[(rows["client"] == 3) & (rows["kind"] == kind) & (rows["node"] == b"uplink")][0]
+    wire = Wire(**codecs)
+    run(name, [[0, 1, 2, 3]], gone_at({3: (upload["started_s"] + upload["ended_s"]) / 2}), wire=wire)
+    assert [getattr(wire, memory)[c].content is None for c in range(4)] == [False, False, False, True]
 
 
 def test_delta_above_every_cosine_sends_everything():
@@ -241,15 +246,6 @@ def test_a_comparison_loads_no_samples_again():
         simulate("splitfed_v2", work, 1, world=replace(fleet(1), sample_s=sample_s))[1].now_s for sample_s in (0.0, 1.0)
     )
     assert again - once == pytest.approx(8)
-
-
-def test_a_lost_upload_is_not_remembered():
-    wire = Wire(Delta())
-    *_, (rows, *_) = run("splitfed_v1", [[0, 1, 2, 3]], wire=wire)
-    upload = rows[(rows["client"] == 3) & (rows["kind"] == b"smashed")][0]
-    wire = Wire(Delta())
-    run("splitfed_v1", [[0, 1, 2, 3]], gone_at({3: (upload["started_s"] + upload["ended_s"]) / 2}), wire=wire)
-    assert [wire._sent[c].content is None for c in range(4)] == [False, False, False, True]
 
 
 def test_without_training_delta_is_timed_by_the_share_that_one_assumes():

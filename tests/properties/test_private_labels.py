@@ -5,7 +5,6 @@ from dataclasses import fields, is_dataclass, replace
 import numpy as np
 import pytest
 import torch
-from audit import Watching
 from small_exits import WITH_EXITS, deep_task
 from small_world import simulate, task
 from torch import nn
@@ -16,6 +15,7 @@ from sfl_sim.methods import METHODS
 from sfl_sim.models.part import Part
 from sfl_sim.models.zoo import network
 from sfl_sim.ops import ServerNode
+from sfl_sim.testing import Watching
 from sfl_sim.training.codecs import Codec
 from sfl_sim.training.executors import Eager
 

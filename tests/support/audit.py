@@ -15,23 +15,6 @@ DEPTH_BYTES = 1
 """HARMONY's message tells its depth, besides a bit for each pair of samples."""
 
 
-class Watching(Eager):
-    """Runs steps, and shows what is sent, and what operations have given."""
-
-    def __init__(self, sent=lambda payload: None, done=lambda op, content: None):
-        super().__init__()
-        self.sent, self.done = sent, done
-
-    def snapshot(self, payload):
-        self.sent(payload)
-        return super().snapshot(payload)
-
-    def run(self, op):
-        content = super().run(op)
-        self.done(op, content)
-        return content
-
-
 class Audit(Eager):
     """Runs steps, and packs everything that is sent."""
 
