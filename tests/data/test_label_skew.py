@@ -43,9 +43,21 @@ def test_dominant_share_is_p_and_sizes_are_equal_if_classes_are(n_labels, phi, p
     assert np.ptp(counts.sum(axis=1)) <= 1
 
 
-def test_dominant_label_golden_values():
-    counts = dominant_counts([20, 20, 20], p=0.7, phi=2)
-    assert counts.T.tolist() == [[7, 7, 2, 2, 1, 1], [1, 1, 7, 7, 2, 2], [2, 2, 1, 1, 7, 7]]
+@pytest.mark.parametrize(
+    ("sizes", "p", "phi", "by_label"),
+    [
+        ([20, 20, 20], 0.7, 2, [[7, 7, 2, 2, 1, 1], [1, 1, 7, 7, 2, 2], [2, 2, 1, 1, 7, 7]]),
+        ([50, 50], 0.29, 1, [[15, 35], [35, 15]]),  # half up as written: 0.29 * 50 < 14.5 in floats
+        ([40] * 4, 0.25, 2, [[5] * 8] * 4),  # 1 / L is iid
+        ([900, 100], 0.8, 1, [[720, 180], [20, 80]]),
+    ],
+)
+def test_dominant_label_golden_values(sizes, p, phi, by_label):
+    assert dominant_counts(sizes, p, phi).T.tolist() == by_label
+
+
+def test_dominant_label_evens_out_sizes_through_a_client_in_between():
+    assert set(dominant_counts([6] * 4, p=0.1, phi=3).sum(axis=1)) == {2}
 
 
 def as_written_in_methods(sizes: list[int], p: float, phi: int) -> np.ndarray:
@@ -89,22 +101,6 @@ def test_dominant_label_at_paper_scale(n_labels, per_class, phi, dominant, other
     assert set(counts[is_dominant]) == {dominant}
     assert set(counts[~is_dominant]) == others
     assert set(counts.sum(axis=1)) == {size}
-
-
-def test_dominant_label_rounds_half_up_as_written():
-    assert dominant_counts([50, 50], p=0.29, phi=1).diagonal().tolist() == [15, 15]  # 0.29 * 50 < 14.5 in floats
-
-
-def test_dominant_label_evens_out_sizes_through_a_client_in_between():
-    assert set(dominant_counts([6] * 4, p=0.1, phi=3).sum(axis=1)) == {2}
-
-
-def test_dominant_label_with_p_of_1_over_l_is_iid():
-    assert set(dominant_counts([40] * 4, p=0.25, phi=2).flatten()) == {5}
-
-
-def test_dominant_label_follows_unequal_classes():
-    assert dominant_counts([900, 100], p=0.8, phi=1).tolist() == [[720, 20], [180, 80]]
 
 
 # Sharding: several dominant labels

@@ -2,6 +2,7 @@
 
 import math
 import wave
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -92,27 +93,21 @@ def test_mel_filters_are_triangles_that_add_up_to_one_between_their_centres():
     assert (filters.max(dim=1).values > 0.8).all()
 
 
-def test_a_clip_of_another_format_is_named(folder, tmp_path):
-    save(folder / "yes" / "0a7c2a8d_nohash_2.wav", tone(400), channels=2)
-    with pytest.raises(ScenarioError, match=r"0a7c2a8d_nohash_2\.wav: not 16-bit mono at 16000 Hz"):
+@pytest.mark.parametrize(
+    ("file", "spoil"),
+    [
+        ("yes/0a7c2a8d_nohash_2.wav", lambda clip: save(clip, tone(400), channels=2)),
+        ("yes/0a7c2a8d_nohash_1.wav", lambda clip: clip.write_bytes(clip.read_bytes()[:-1])),
+        ("testing_list.txt", Path.unlink),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(folder, tmp_path, file, spoil):
+    spoil(folder / file)
+    with pytest.raises(ScenarioError, match=file.rpartition("/")[2]) as failure:
         load("speech_commands", root=tmp_path, download=False)
-
-
-def test_a_clip_that_ends_in_the_middle_of_a_number_is_named(folder, tmp_path):
-    clip = folder / "yes" / "0a7c2a8d_nohash_1.wav"
-    clip.write_bytes(clip.read_bytes()[:-1])
-    with pytest.raises(ScenarioError, match=r"cannot read the clip .*0a7c2a8d_nohash_1\.wav"):
-        load("speech_commands", root=tmp_path, download=False)
-
-
-def test_a_folder_without_the_official_lists_is_refused(folder, tmp_path):
-    (folder / "testing_list.txt").unlink()
-    with pytest.raises(ScenarioError, match=r"is not Speech Commands.*testing_list\.txt"):
-        load("speech_commands", root=tmp_path, download=False)
+    assert failure.value.key == "data.name"
 
 
 def test_a_missing_set_says_what_to_download(tmp_path):
-    with pytest.raises(
-        ScenarioError, match=r"download http://download\.tensorflow\.org.*v0\.02\.tar\.gz to that folder"
-    ):
+    with pytest.raises(ScenarioError, match=r"http://download\.tensorflow\.org.*v0\.02\.tar\.gz"):
         load("speech_commands", root=tmp_path, download=False)
