@@ -83,7 +83,6 @@ def _save(file: Path, asked: str, fingerprint: str, data: Dataset) -> None:
     partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial.unlink(missing_ok=True)  # a link would be followed
         try:
             save_file(tensors, partial, notes)
             partial.chmod(0o666 & ~_umask())  # safetensors lets nobody else read it

@@ -81,7 +81,6 @@ def fetch_folder(name: str, folder: Path, remote: Remote, download: bool) -> Non
         if folder.is_dir():  # another process has unpacked it meanwhile
             return
         partial = folder.with_name(f"{folder.name}.partial")
-        _remove_link(partial)
         shutil.rmtree(partial, ignore_errors=True)
         extract_archive(remote.file, partial)
         inner = partial / folder.name
@@ -129,7 +128,6 @@ def _fetch_from_any(remote: Remote) -> None:
 def _fetch_from(url: str, remote: Remote) -> None:
     """Download and verify a file. Raises OSError or HTTPException; what was received is kept for the next attempt."""
     part = remote.file.with_name(f"{remote.file.name}.part")
-    _remove_link(part)
     resumed = part.exists()
     _append(url, part)
     if _is_sound(part, remote.checksum):
@@ -139,12 +137,6 @@ def _fetch_from(url: str, remote: Remote) -> None:
     if not resumed:
         raise OSError(f"{url} is not the file with the checksum {remote.checksum}")
     _fetch_from(url, remote)  # the first part may have been of another file
-
-
-def _remove_link(path: Path) -> None:
-    """Remove a link in the place of what is going to be written, which would follow it."""
-    if path.is_symlink():
-        path.unlink()
 
 
 def _append(url: str, part: Path) -> None:

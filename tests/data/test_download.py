@@ -168,16 +168,6 @@ def test_two_threads_download_and_unpack_only_once(server, tmp_path, monkeypatch
     assert len(server.requests) == len(unpacked) == 1
 
 
-def test_a_link_in_the_place_of_a_part_is_replaced_and_not_written_through(server, remote, tmp_path):
-    precious = tmp_path / "precious"
-    precious.write_text("mine")
-    remote.file.parent.mkdir()
-    remote.file.with_name("set.bin.part").symlink_to(precious)
-    fetch("set", [remote], download=True)
-    assert remote.file.read_bytes() == CONTENT
-    assert precious.read_text() == "mine"
-
-
 def test_the_data_root_is_what_is_given_or_the_variable_or_the_users_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("SFL_SIM_DATA", "/big/disk")
