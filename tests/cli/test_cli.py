@@ -22,56 +22,46 @@ def test_the_help_and_bare_sfl_sim(capsys):
 
 
 @pytest.mark.parametrize(
-    ("setting", "line"),
+    ("setting", "key", "told"),
     [
-        ("name=../evil", "name: cannot name a folder"),
-        ("seed=99999999999999999999", "seed: "),
-        ("server.order=os.path:join", "server.order: is not a function that makes a policy of a roster"),
-        ("method.name=splitfed_v3x", "method.name: no such name"),
-        ("method.name=os:path", "method.name: is not a subclass of sfl_sim.methods.Method (found 'os:path')"),
-        ("method.name=no_such_module:X", "method.name: cannot be imported"),
-        ("method.server_agg_ever=step", "method.server_agg_ever: unknown key of splitfed_v1"),
-        (
-            "method.server_agg_every=steps",
-            "method.server_agg_every: unknown choice (found 'steps'; allowed: step, epoch",
-        ),
-        ("model.cut=9", "model.cut: a cut of cnn_small comes after one of its layers 1 to 3 (found 9"),
-        ("model.cut=conv33", "1 to 3, did you mean 'conv3'? (found 'conv33'; allowed: 1 conv1, 2 conv2, 3 conv3)"),
-        ("model.cut=1.5", "model.cut: must be a whole number of at least 1 or text or a number above 0 and below 1"),
-        ("model.cut={by: client, values: [1]}", "model.cut.values: needs one cut for each client (found 1; allowed"),
-        ("model.factory=os.path", "model.factory: is not a package.module:name of your own (found 'os.path')"),
-        ("model.factory=no_such_module:make", "model.factory: cannot be imported: No module named 'no_such_module'"),
-        ("model.factory=os:sep", "model.factory: is no model (found '/'"),
-        ("model.name=cnn_smal", "did you mean 'cnn_small'?"),
-        ("clients.count=7", "clients.count: "),
-        (
-            "grid={method.name: hydra, method.cut2: 1.5}",
-            "method.cut2: must be a whole number or text or a number above 0 and below 1 or null (found 1.5)",
-        ),
-        ("grid={method.name: korea, method.proportion: of}", "did you mean 'off'?"),
-        (
-            "grid={method.name: korea, method.p0: 30%}",
-            "method.p0: must be a number above 0 and at most 1 (found '30%')",
-        ),
-        ("grid={method.name: splitfed_v2, method.l2_on: model}", "method.l2_on: has no effect where method.l2 is 0.0"),
-        ("grid={server.order: client_level, server.max_wait_s: 2}", "server.max_wait_s: cannot be given together with"),
-        ("grid={method.name: splitnn, report.snapshots.rounds: [[1]]}", "report.snapshots: splitnn cannot be asked"),
-        ("server.burst=2", "server.burst: fcfs serves one job at a time"),
-        ("server.order=cyclyc", "did you mean 'cyclic'?"),
-        ("clients.compute=ai_bench", "clients.compute"),
-        ("clients.network=missing.csv", "clients.network"),
-        ("data.name=digit", "did you mean 'digits'?"),
-        ("data.partition={kind: dirichlet, alpha: 0.01, min_size: 0}", "data.partition: "),
-        ("data.partition={kind: natural}", "data.partition.kind: the owners of this data set's samples are unknown"),
-        ("data.test={kind: rho_ood, rho: 0.001}", "data.test.rho: no client gets a test sample of a label"),
-        ("train.batch_size=1000 train.drop_last=true", "fewer than one whole batch"),
-        ("wire.up={kind: delta, inner: 5}", "wire.up.inner: must be text or a mapping or null (found 5"),
-        ("roundz=3", "roundz: "),
-        ("rounds=3", "did you mean 'train.rounds'?"),
-        ("train.rounds=many", "train.rounds: "),
+        ("name=../evil", "name", "'../evil'"),
+        ("seed=99999999999999999999", "seed", "99999999999999999999"),
+        ("server.order=os.path:join", "server.order", "roster"),
+        ("method.name=splitfed_v3x", "method.name", "did you mean 'splitfed_v3'?"),
+        ("method.name=os:path", "method.name", "sfl_sim.methods.Method"),
+        ("method.name=no_such_module:X", "method.name", "no_such_module"),
+        ("method.server_agg_ever=step", "method.server_agg_ever", "did you mean 'server_agg_every'?"),
+        ("method.server_agg_every=steps", "method.server_agg_every", "allowed: step, epoch"),
+        ("model.cut=9", "model.cut", "1 to 3 (found 9"),
+        ("model.cut=conv33", "model.cut", "allowed: 1 conv1, 2 conv2, 3 conv3)"),
+        ("model.cut=1.5", "model.cut", "found 1.5"),
+        ("model.cut={by: client, values: [1]}", "model.cut.values", "found 1;"),
+        ("model.factory=os.path", "model.factory", "'os.path'"),
+        ("model.factory=no_such_module:make", "model.factory", "'no_such_module'"),
+        ("model.factory=os:sep", "model.factory", "found '/'"),
+        ("model.name=cnn_smal", "model.name", "did you mean 'cnn_small'?"),
+        ("clients.count=7", "clients.count", "found 7"),
+        ("grid={method.name: hydra, method.cut2: 1.5}", "method.cut2", "found 1.5"),
+        ("grid={method.name: korea, method.proportion: of}", "method.proportion", "did you mean 'off'?"),
+        ("grid={method.name: korea, method.p0: 30%}", "method.p0", "found '30%'"),
+        ("grid={method.name: splitfed_v2, method.l2_on: model}", "method.l2_on", "method.l2 is 0.0"),
+        ("grid={server.order: client_level, server.max_wait_s: 2}", "server.max_wait_s", "client_level"),
+        ("server.burst=2", "server.burst", "fcfs"),
+        ("server.order=cyclyc", "server.order", "did you mean 'cyclic'?"),
+        ("clients.compute=ai_bench", "clients.compute.profile", "did you mean 'ai_benchmark'?"),
+        ("clients.network=missing.csv", "clients.network.profile", "'missing.csv'"),
+        ("data.name=digit", "data.name", "did you mean 'digits'?"),
+        ("data.partition={kind: dirichlet, alpha: 0.01, min_size: 0}", "data.partition", ""),
+        ("data.partition={kind: natural}", "data.partition.kind", "owners"),
+        ("data.test={kind: rho_ood, rho: 0.001}", "data.test.rho", ""),
+        ("train.batch_size=1000 train.drop_last=true", "train.batch_size", "1000"),
+        ("wire.up={kind: delta, inner: 5}", "wire.up.inner", "found 5"),
+        ("roundz=3", "roundz", ""),
+        ("rounds=3", "rounds", "did you mean 'train.rounds'?"),
+        ("train.rounds=many", "train.rounds", "'many'"),
     ],
 )
-def test_bad_input_is_one_line_with_exit_code_2_and_leaves_nothing(setting, line, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_one_line_with_exit_code_2_and_leaves_nothing(setting, key, told, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     base = yaml.safe_load(TINY)
     base["method"] = {"name": "splitfed_v1"}
@@ -79,9 +69,9 @@ def test_bad_input_is_one_line_with_exit_code_2_and_leaves_nothing(setting, line
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(base))
     sets = [word for part in (setting.split() if "{" not in setting else [setting]) for word in ("--set", part)]
     sfl_sim("tiny.yaml", *sets, "--allow-code", code=2)
-    printed = capsys.readouterr().err
-    assert len(printed.splitlines()) == 1
-    assert line in printed
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f" {key}: " in line
+    assert told in line
     assert [p.name for p in tmp_path.iterdir()] == ["tiny.yaml"]
 
 
