@@ -2,8 +2,8 @@
 
 `pages/` says what each page shows: panels with a title, a caption, figures and tables. Most are declared
 (`panel.Declared`); a function that gives a list of panels does as well. Beside it lie what reads folders (`load.py`,
-`frames.py` and others), marks in the look of a page (`figures.py`), panels and tables (`panel.py`) and HTML
-(`html_page.py`).
+`frames.py` and others), the sentences on top (`lead.py`), marks in the look of a page (`figures.py`), panels and tables
+(`panel.py`) and HTML (`html_page.py`).
 
 How to add a figure to the page of a run: declare a panel in a file of `pages/`, and enter it in `SECTIONS` of
 `pages/run.py`. All of a new file `pages/uploads.py`, for example:

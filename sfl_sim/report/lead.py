@@ -89,8 +89,8 @@ def lead(
         return names[label] if names else Markup("<b>{}</b>").format(label)
 
     def number(label: L) -> Markup:
-        text = compared.text(medians[label]) if math.isfinite(medians[label]) else "not reached"
-        return escape(f"{text} (with {late[label][0]} of {plural(late[label][1], 'seed')})" if label in late else text)
+        some = f" (with {late[label][0]} of {plural(late[label][1], 'seed')})" if label in late else ""
+        return escape(compared.text(medians[label]) + some)
 
     on_time = [label for label in ranked if math.isfinite(medians[label])]
     if not on_time:
@@ -101,9 +101,8 @@ def lead(
     if len(known) == 1:
         return [Sentence(escape(f"The {compared.name} of ") + name(first[0]) + " is " + number(first[0]) + ".", facts)]
     if len(first) == len(known):
-        same = escape(
-            f"{'Both' if len(known) == 2 else f'All {len(known)}'} {compared.noun}s have the same {compared.name}, "
-        )
+        all_of_them = "Both" if len(known) == 2 else f"All {len(known)}"
+        same = escape(f"{all_of_them} {compared.noun}s have the same {compared.name}, ")
         return [Sentence(same + number(first[0]) + ".", facts)]
     has = "has" if len(first) == 1 else "have"
     clauses = [few_of([name(label) for label in first]) + escape(f" {has} the {compared.best} {compared.name}, ")]
@@ -112,7 +111,7 @@ def lead(
         ratio = medians[rest[0]] / medians[first[0]] if medians[first[0]] > 0 else math.nan
         times = f", {ratio:.2f} times as much" if ratio > 1 and not compared.more_is_better else ""
         clauses.append("the next is " + name(rest[0]) + " with " + number(rest[0]) + times)
-        facts |= {"next": rest[0]}
+        facts["next"] = rest[0]
     if rest and len(first) == 1:
         facts |= (agreement := _agreement(compared, known[first[0]], known[rest[0]]))
         clauses.append(Markup(_agreeing(**agreement)))
