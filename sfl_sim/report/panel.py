@@ -157,18 +157,21 @@ class Column:
     Attributes:
         key: of the numbers in a frame with a row per variant and seed.
         more_is_better: whether the largest is the best, or the smallest; None if none is.
+        below: what stands below the median beside the spread, by the column and the rows of a variant.
     """
 
     title: str
     key: str
     text: Callable[[float], str]
     more_is_better: bool | None = False
+    below: Callable[[Column, pd.DataFrame], str] = lambda column, seeds: ""
 
     def cell(self, seeds: pd.DataFrame) -> Cell:
         """The median over `seeds`, the rows of one variant; a dash if it is unknown."""
         middle = float(seeds[self.key].median())
         merit = math.nan if self.more_is_better is None else middle if self.more_is_better else -middle
-        return Cell(self.read(middle), self.spread(seeds[self.key]), merit, middle)
+        below = "; ".join(filter(None, [self.spread(seeds[self.key]), self.below(self, seeds)]))
+        return Cell(self.read(middle), below, merit, middle)
 
     def read(self, number: float) -> str:
         """A number of this column; a dash for what is unknown."""

@@ -143,25 +143,21 @@ def ranked_by(found: BenchmarkTable, column: str) -> pd.DataFrame:
     return ranks(found.by_seed(column, late=not more), more)
 
 
-class Rank(Column):
-    """Column of mean ranks, with their intervals."""
-
-    def cell(self, seeds: pd.DataFrame) -> Cell:
-        """The mean rank; below it the 95 % interval over seeds."""
-        rank, low, high = (float(seeds[f"{self.key}{end}"].iloc[0]) for end in ("", "_low", "_high"))
-        below = f"{low:.1f} to {high:.1f}" if math.isfinite(low) else ""
-        return Cell(self.read(rank), below, -rank, rank)
+def _interval(column: Column, seeds: pd.DataFrame) -> str:
+    """The 95 % interval of a mean rank over seeds."""
+    low, high = (float(seeds[f"{column.key}_{end}"].iloc[0]) for end in ("low", "high"))
+    return f"{low:.1f} to {high:.1f}" if math.isfinite(low) else ""
 
 
 def columns(found: BenchmarkTable) -> list[Column]:
     """List the columns of the table that say something."""
     every = [
         Column("Accuracy", "score", percent, more_is_better=True),
-        Rank("Rank", "rank_score", "{:.1f}".format),
+        Column("Rank", "rank_score", "{:.1f}".format, below=_interval),
         ToTarget("Time to target", "seconds_to_target", duration),
-        Rank("Rank", "rank_seconds_to_target", "{:.1f}".format),
+        Column("Rank", "rank_seconds_to_target", "{:.1f}".format, below=_interval),
         ToTarget("Bytes to target", "bytes_to_target", data_size),
-        Rank("Rank", "rank_bytes_to_target", "{:.1f}".format),
+        Column("Rank", "rank_bytes_to_target", "{:.1f}".format, below=_interval),
         ToTarget("Energy to target", "joule_to_target", partial(prefixed, unit="J")),
         ToTarget("Rounds to target", "rounds_to_target", "{:.0f}".format),
         Column("Client memory", "client_memory_bytes", data_size),

@@ -302,18 +302,10 @@ def over_rounds(results: PrivacyResults) -> list[Panel]:
     return [Panel("While the model learns", "What the server reconstructs with the model of a round.", [("", draw)])]
 
 
-class Leak(Column):
-    """Column of what leaks; below each figure stands what is found by chance, if that was measured."""
-
-    def cell(self, seeds: pd.DataFrame) -> Cell:
-        """The median over `seeds`, the rows of one variant, with its spread and its chance below."""
-        cell = super().cell(seeds)
-        chance = float(seeds[self.key + BY_CHANCE].median())
-        told = [
-            *([cell.below] if cell.below else []),
-            *([f"by chance {self.read(chance)}"] if np.isfinite(chance) else []),
-        ]
-        return cell._replace(below="; ".join(told))
+def _by_chance(column: Column, seeds: pd.DataFrame) -> str:
+    """What is found where nothing leaks, if that was measured."""
+    chance = float(seeds[column.key + BY_CHANCE].median())
+    return f"by chance {column.read(chance)}" if np.isfinite(chance) else ""
 
 
 def _columns(results: PrivacyResults) -> list[Column]:
@@ -324,12 +316,12 @@ def _columns(results: PrivacyResults) -> list[Column]:
         Column("Bytes of a round", "round_bytes", data_size),
         Column("Accuracy", "accuracy", percent, more_is_better=True),
         Column("PG (points)", "performance_gap", points),
-        *(Leak(name, column, partial(_read, column)) for column, name in MEASURES.items()),
-        Leak("dCor², unbiased", "dcor2", "{:.2f}".format),
-        Leak("dCor, biased", "dcor", "{:.2f}".format, more_is_better=None),
-        Leak("Labels by clusters", "clusters", partial(percent, digits=0)),
-        Leak("by nearest", "nearest", partial(percent, digits=0)),
-        Leak("by norm (AUC)", "norm", "{:.2f}".format),
+        *(Column(name, column, partial(_read, column), below=_by_chance) for column, name in MEASURES.items()),
+        Column("dCor², unbiased", "dcor2", "{:.2f}".format, below=_by_chance),
+        Column("dCor, biased", "dcor", "{:.2f}".format, more_is_better=None, below=_by_chance),
+        Column("Labels by clusters", "clusters", partial(percent, digits=0), below=_by_chance),
+        Column("by nearest", "nearest", partial(percent, digits=0), below=_by_chance),
+        Column("by norm (AUC)", "norm", "{:.2f}".format, below=_by_chance),
     ]
     return [column for column in columns if results.figures[column.key].notna().any()]
 
