@@ -46,10 +46,9 @@ def test_clients_leave_between_harmonys_smallest_and_largest_front_end():
 
 def test_there_are_no_exits_but_those_of_the_paper():
     net = network("cnn8", (1, 8, 8), 10)
-    with pytest.raises(
-        ScenarioError, match=r"model.cut: cnn8 has no exit after that layer \(found 5; allowed: 2, 3, 4"
-    ):
+    with pytest.raises(ScenarioError) as refused:
         exit_network(net, 5)
+    assert (refused.value.key, refused.value.found, refused.value.allowed) == ("model.cut", 5, ["2", "3", "4"])
 
 
 def test_the_latency_example_counts_a_vgg_client_of_two_convolutions():
@@ -98,8 +97,9 @@ def test_other_models_have_a_plain_exit_after_every_layer_but_the_last():
 
 def test_a_model_without_exits_names_those_that_have_some():
     net = network("char_transformer", (8,), 10)
-    with pytest.raises(ScenarioError, match=r"has no exits \(found 'char_transformer'; allowed: a model of images"):
+    with pytest.raises(ScenarioError) as refused:
         exit_cuts(net)
+    assert (refused.value.key, refused.value.found) == ("model.name", "char_transformer")
 
 
 def test_a_vision_transformers_head_reads_the_class_token_alone():

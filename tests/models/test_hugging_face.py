@@ -129,7 +129,6 @@ def test_a_config_alone_gives_prices_and_no_weights(tmp_path):
 def refusal(path):
     with pytest.raises(ScenarioError) as refused:
         network(HuggingFace(str(path)), (9,), 29)
-    assert "\n" not in str(refused.value)
     return refused.value
 
 

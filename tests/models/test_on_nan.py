@@ -40,12 +40,11 @@ def test_the_first_loss_that_is_no_number_stops_the_run_and_names_the_operation(
     with pytest.raises(NonFiniteError) as caught:
         list(run.rounds())
 
-    told = r"the loss of train of mini-batch 1 of client \d, at the server is nan; try a smaller train.lr"
-    assert caught.match(f"^{told}, or train.on_nan: skip$")
+    assert caught.match(r"train of mini-batch 1 of client \d, at the server is nan; .*train\.lr, .*train\.on_nan")
 
 
 def test_a_client_that_trains_alone_is_named():
-    with pytest.raises(NonFiniteError, match=r"the loss of train of mini-batch 1 of client \d is nan"):
+    with pytest.raises(NonFiniteError, match=r"train of mini-batch 1 of client \d is nan"):
         list(experiment("fedavg", 1e30, "stop").rounds())
 
 
@@ -145,7 +144,7 @@ def test_layers_that_have_taken_no_step_are_at_rest_where_others_are_not():
 )
 def test_a_loss_beside_the_tasks_stops_the_run_where_it_appears(name, wire, options):
     """The task's loss of the next mini-batch would be NaN."""
-    with pytest.raises(NonFiniteError, match=r"the loss of (align|nopeek) of mini-batch 0 of client 0.* is inf"):
+    with pytest.raises(NonFiniteError, match=r"(align|nopeek) of mini-batch 0 of client 0.* is inf"):
         simulate(name, task([8, 8], wire=Wire(**wire)), options=options)
 
 

@@ -79,14 +79,8 @@ def test_layers_add_up_to_the_whole_and_count_what_runs_macs():
     assert whole.n_ops == 3
 
 
-def test_tokens_are_priced_as_integers():
-    (embedding, fc) = price(nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 2)), (7,))
-    assert (embedding.macs, embedding.out_shape) == (0, (7, 4))
-    assert fc.macs == 7 * 4 * 2
-
-
 def test_a_layer_that_gives_several_tensors_is_named():
-    with pytest.raises(ScenarioError, match="layer 'memory' gives a tuple: wrap it in a module that gives one tensor"):
+    with pytest.raises(ScenarioError, match="'memory' gives a tuple"):
         price_of(nn.LSTM(4, 4), torch.ones(1, 4, 4), "memory")
 
 
@@ -193,8 +187,9 @@ def test_what_has_no_products_moves_data_and_costs_no_macs(shape, layer):
     assert found.moved >= out.numel() or type(layer) is nn.AlphaDropout
 
 
+BILINEAR = nn.Bilinear(6, 6, 5)
 WITH_PRODUCTS = {  # shape of a sample, the layer, and MACs by hand
-    "Bilinear": ((6,), Of(nn.Bilinear(6, 6, 5).forward), None),
+    "Bilinear": ((6,), Of(lambda x: BILINEAR(x, x)), 6 * 6 * 5),
     "cdist": ((4, 8), Of(lambda x: torch.cdist(x, torch.zeros(1, 3, 8))), 4 * 3 * 8),
     "fft": ((64,), Of(lambda x: torch.fft.fft(x.to(torch.complex64)).real), 2.5 * 64 * 6),
     "fft of real numbers": ((64,), Of(lambda x: torch.fft.rfft(x).abs()), 2.5 * 64 * 6 / 2),
@@ -205,9 +200,6 @@ WITH_PRODUCTS = {  # shape of a sample, the layer, and MACs by hand
 
 @pytest.mark.parametrize(("shape", "layer", "by_hand"), WITH_PRODUCTS.values(), ids=WITH_PRODUCTS)
 def test_products_in_any_form_are_counted(shape, layer, by_hand):
-    if by_hand is None:
-        bilinear = nn.Bilinear(6, 6, 5)
-        layer, by_hand = Of(lambda x: bilinear(x, x)), 6 * 6 * 5
     assert price_of(layer, torch.zeros(1, *shape))[0].macs == by_hand
 
 

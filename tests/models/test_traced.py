@@ -141,24 +141,24 @@ def test_classifiers_of_torchvision_give_the_same(name):
     ("module", "problem"),
     [
         (Everywhere(), "can be cut nowhere"),
-        (forward_of(lambda self, x: self.b(self.a(x)) if x.sum() > 0 else x), "torch.fx cannot follow its forward"),
-        (forward_of(lambda self, x: (self.a(x), self.b(x))), "must give one tensor, not several"),
-        (forward_of(lambda self, x: self.b(self.a(x)) if self.training else self.b(x)), "something else in training"),
+        (forward_of(lambda self, x: self.b(self.a(x)) if x.sum() > 0 else x), "torch.fx cannot follow"),
+        (forward_of(lambda self, x: (self.a(x), self.b(x))), "one tensor, not several"),
+        (forward_of(lambda self, x: self.b(self.a(x)) if self.training else self.b(x)), "else in training"),
         (
             forward_of(lambda self, x: self.b(functional.rrelu(self.a(x), training=self.training))),
-            "calls rrelu with training=..., which would stay as it is now",
+            "rrelu with training",
         ),
-        (forward_of(lambda self, x: self.b(self.a(x[:, :2]))), r"cannot take samples of shape 4: "),
+        (forward_of(lambda self, x: self.b(self.a(x[:, :2]))), "samples of shape 4: "),
     ],
 )
 def test_what_cannot_be_a_sequence_is_one_line(module, problem):
-    with pytest.raises(ScenarioError, match=problem) as failure:
+    with pytest.raises(ScenarioError, match=problem) as refused:
         sequence_of(module, (4,))
-    assert "\n" not in str(failure.value)
+    assert refused.value.key == "model.factory"
 
 
 def test_a_layer_that_is_used_twice_is_refused():
-    with pytest.raises(ScenarioError, match="uses the same weights in two layers"):
+    with pytest.raises(ScenarioError, match="the same weights"):
         network(Twice(), (4,), 4, tokens=False)
 
 
@@ -185,13 +185,9 @@ def test_a_model_of_a_library_takes_weights_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("torchvision:resnet19", None, "model.name: is no classifier of torchvision .*did you mean 'resnet1"),
-        (
-            "torchvision:resnet18",
-            {"x": torch.ones(1)},
-            "model.path: has no weights of .*: conv1.weight",
-        ),
-        ("torchvision:resnet18", [1], "model.path: holds no state dict"),
+        ("torchvision:resnet19", None, "model.name: .*did you mean 'resnet1"),
+        ("torchvision:resnet18", {"x": torch.ones(1)}, "model.path: .*: conv1.weight"),
+        ("torchvision:resnet18", [1], "model.path: .*no state dict"),
         ("torchvision:resnet18", "text", "model.path: cannot be read"),
     ],
 )
@@ -207,5 +203,5 @@ def test_a_model_of_a_library_that_cannot_be_made_is_one_line(name, content, pro
 
 def test_a_library_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "timm", None)
-    with pytest.raises(ScenarioError, match=r"model.name: needs timm: pip install timm"):
+    with pytest.raises(ScenarioError, match=r"model.name: .*pip install timm"):
         LibraryModel("timm:resnet18")((3, 32, 32), 3)
