@@ -22,23 +22,52 @@ from sfl_sim.store.files import damaged, seal
 pytestmark = pytest.mark.usefixtures("without_pages")
 
 
-def test_validate_checks_without_running(scenario, tmp_path, capsys):
+def test_a_check_names_the_runs_and_runs_nothing(scenario, tmp_path, capsys):
     sfl_sim("check", scenario)
-    assert "fine (3 runs: splitfed_v1; splitfed_v2, fcfs; splitfed_v2, cyclic)" in capsys.readouterr().out
+    assert "3 runs: splitfed_v1; splitfed_v2, fcfs; splitfed_v2, cyclic" in capsys.readouterr().out
     assert not (tmp_path / "reports").exists()
 
 
-def test_workers_that_a_method_cannot_use_are_told_once(scenario, capsys):
-    told = "warning: --set: server.workers: more than one has no effect: splitfed_v2 changes one model there, "
-    sfl_sim("check", scenario, "--set", "server.workers=2")
-    assert capsys.readouterr().err.splitlines() == [f"{told}one job after the other"]
-    sfl_sim(scenario, "-q", "--timing-only", "--set", "server.workers=2")
-    assert capsys.readouterr().err.splitlines() == [f"{told}one job after the other"]
-    sfl_sim("check", scenario, "--set", "server.workers=2", "--set", "grid={method.name: [fedavg]}")
-    assert "no effect: fedavg trains nothing there" in capsys.readouterr().err
-    for enough in ("server.workers=unlimited", "method=splitfed_v1"):
-        sfl_sim("check", scenario, "--set", "server.workers=2", "--set", "grid={}", "--set", enough)
-        assert not capsys.readouterr().err
+def sets(*settings):
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+SHARDS = "data.partition={kind: label_shards, shards: 1, n_shards: %d}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "told", "cure"),
+    [
+        (["server.workers=2"], "server.workers", "splitfed_v2", ["grid={}", "method=splitfed_v1"]),
+        (
+            ["server.workers=2", "grid={method.name: [fedavg]}"],
+            "server.workers",
+            "fedavg",
+            ["server.workers=unlimited"],
+        ),
+        (
+            ["clients.availability={profile: logs.csv, lost: wait}"],
+            "clients.availability.profile",
+            "2 clients for 10",
+            ["clients.count=2", "data.partition={kind: iid}"],
+        ),
+        (["clients.count=10", SHARDS % 100], "data.partition", "90%", [SHARDS % 10]),
+    ],
+)
+def test_a_check_warns_once_of_what_is_not_as_it_seems(settings, key, told, cure, scenario, tmp_path, capsys):
+    (tmp_path / "logs.csv").write_text("client,start_s,end_s\na,0,5000\nb,0,9000\n")
+    sfl_sim("check", scenario, *sets(*settings))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"warning: --set: {key}: ")
+    assert told in line
+    sfl_sim("check", scenario, *sets(*settings, *cure))
+    assert not capsys.readouterr().err
+
+
+def test_a_run_warns_of_it_too(scenario, capsys):
+    sfl_sim(scenario, "-q", "--timing-only", *sets("server.workers=2"))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: --set: server.workers: ")
 
 
 def test_pricing_imports_neither_torchs_compiler_nor_transformers(scenario):
@@ -49,30 +78,13 @@ def test_pricing_imports_neither_torchs_compiler_nor_transformers(scenario):
     assert done.stdout.splitlines()[-1] == "set()"
 
 
-def test_fewer_logs_of_availability_than_clients_are_told(scenario, tmp_path, capsys):
-    (tmp_path / "logs.csv").write_text("client,start_s,end_s\na,0,5000\nb,0,9000\n")
-    away = ("--set", "clients.availability={profile: logs.csv, lost: wait}")
-    sfl_sim("check", scenario, *away)
-    told = "warning: --set: clients.availability.profile: has logs of 2 clients for 10: they are drawn again, each time"
-    assert told in capsys.readouterr().err
-    sfl_sim("check", scenario, *away, "--set", "clients.count=2", "--set", "data.partition={kind: iid}")
-    assert "logs of" not in capsys.readouterr().err
-
-
-def test_samples_that_belong_to_no_client_are_told(scenario, capsys):
-    shards = "data.partition={kind: label_shards, shards: 1, n_shards: %d}"
-    sfl_sim("check", scenario, "--set", "clients.count=10", "--set", shards % 100)
-    told = "warning: --set: data.partition: 90% of the training samples belong to no client"
-    assert told in capsys.readouterr().err
-    sfl_sim("check", scenario, "--set", shards % 10)
-    assert not capsys.readouterr().err
-
-
-@pytest.mark.parametrize("run", ["nowhere", "."])
-def test_initial_weights_of_no_run_are_refused_before_any_run(run, scenario, capsys):
-    sfl_sim("check", scenario, "--set", f"model.init.run={run}", code=2)
-    assert f"model.init.run: is not the folder of a run (found '{run}')" in capsys.readouterr().err
-    sfl_sim(scenario, "-q", "--timing-only", "--set", f"model.init.run={run}")
+def test_initial_weights_of_no_run_are_refused_where_they_are_needed(scenario, capsys):
+    for run in ("nowhere", "."):
+        sfl_sim("check", scenario, *sets(f"model.init.run={run}"), code=2)
+        line = capsys.readouterr().err
+        assert line.startswith("sfl-sim: --set: model.init.run: ")
+        assert f"found '{run}'" in line
+    sfl_sim(scenario, "-q", "--timing-only", *sets("model.init.run=nowhere"))
 
 
 def test_a_partition_is_shown_before_anyone_trains(scenario, tmp_path, capsys):
@@ -83,7 +95,7 @@ def test_a_partition_is_shown_before_anyone_trains(scenario, tmp_path, capsys):
     assert "\nwho.html\n" in printed
     assert "Labels held by each client" in (tmp_path / "who.html").read_text()
     sfl_sim("check", scenario, "--set", "clients.count=7", "--partition", "mine.html", code=2)
-    assert "--set: clients.count: dominant_label needs phi clients for each label" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("sfl-sim: --set: clients.count: ")
     assert not (tmp_path / "mine.html").exists()
 
 
@@ -145,10 +157,8 @@ def test_the_layers_of_a_model_of_the_zoo_without_saying_for_which_data(tmp_path
     ("arguments", "line"),
     [
         (["lenet"], "did you mean 'lenet5'?"),
-        (["lenet5", "--input", "28"], "cannot take inputs of shape 28"),
-        (["lenet5", "--input", "3x0"], "--input: is not the shape of a sample (found '3x0'"),
-        (["lenet5", "--input", "٣x٣x٣"], "--input: is not the shape of a sample (found '٣x٣x٣'"),
-        (["lenet5", "--input", ""], "--input: is not the shape of a sample (found ''"),
+        (["lenet5", "--input", "28"], "shape 28"),
+        *((["lenet5", "--input", shape], f"(found {shape!r}") for shape in ("3x0", "٣x٣x٣", "")),
     ],
 )
 def test_a_model_that_cannot_be_shown_is_one_line(arguments, line, capsys):
@@ -172,33 +182,30 @@ def test_the_report_of_stored_runs_can_be_made_again_and_side_by_side(scenario, 
     sfl_sim("report", "nowhere", code=2)
 
 
-def test_a_run_with_a_changed_figure_is_warned_of_on_its_page_and_refused_where_none_is_shown(
-    scenario, tmp_path, capsys
-):
+@pytest.fixture
+def changed(scenario, tmp_path):
+    """A run whose stored number of rounds somebody has changed."""
     sfl_sim(scenario, "-q", "--timing-only", "--out", "run")
-    summary = tmp_path / "run" / "summary.json"
-    summary.write_text(summary.read_text().replace('"rounds": 2', '"rounds": 3'))
-    told = "summary.json is not what the run has written, by its SHA256SUMS"
-    for refused in (
-        ["report", "run", "--export", "tables"],
-        ["report", "run", "--log", "mlflow=runs"],
-        ["landscape", "run"],
-    ):
-        sfl_sim(*refused, code=2)
-        assert f"sfl-sim: run: {told}" in capsys.readouterr().err
-    with pytest.raises(package.ScenarioError, match=f"folder: {told}"):
+    stored = tmp_path / "run" / "summary.json"
+    stored.write_text(stored.read_text().replace('"rounds": 2', '"rounds": 3'))
+    return tmp_path / "run"
+
+
+def test_a_run_with_a_changed_figure_is_refused_where_no_page_warns_of_it(changed, capsys):
+    for refused in ("report run --export tables", "report run --log mlflow=runs", "landscape run"):
+        sfl_sim(*refused.split(), code=2)
+        assert capsys.readouterr().err.startswith("sfl-sim: run: summary.json ")
+    with pytest.raises(package.ScenarioError) as error:
         package.load("run")
-    (tmp_path / "run" / "SHA256SUMS").unlink()
+    assert error.value.key == "folder"
+    (changed / "SHA256SUMS").unlink()
     assert package.load("run").summary["rounds"].tolist() == [3, 3, 3]
 
 
 @pytest.mark.pages
-def test_a_changed_run_is_warned_of_on_its_page(scenario, tmp_path):
-    sfl_sim(scenario, "-q", "--timing-only", "--out", "run")
-    summary = tmp_path / "run" / "summary.json"
-    summary.write_text(summary.read_text().replace('"rounds": 2', '"rounds": 3'))
+def test_a_changed_run_is_warned_of_on_its_page(changed):
     sfl_sim("report", "run")
-    assert "summary.json is not what the run has written" in (tmp_path / "run" / "report.html").read_text()
+    assert "summary.json is not what" in (changed / "report.html").read_text()
 
 
 @pytest.mark.pages
@@ -212,47 +219,43 @@ def test_a_report_that_cannot_be_written_leaves_the_earlier_one_whole(scenario, 
     with monkeypatch.context() as patch:
         patch.setattr("sfl_sim.store.files.os.fsync", full)
         sfl_sim("report", "run", code=2)
-    assert "cannot be written: No space left on device" in capsys.readouterr().err
+    assert "No space left on device" in capsys.readouterr().err
     assert (tmp_path / "run" / "report.html").read_bytes() == before
     assert not (tmp_path / "run" / "report.html.part").exists()
 
 
 @pytest.mark.parametrize(
-    ("place", "line"),
+    ("path", "told"),
     [
-        ("", "cannot be written: Is a directory"),
-        ("folder", "cannot be written: Is a directory"),
-        ("pipe", "cannot be written: Is no regular file"),  # it would be replaced, as /dev/null would
-        ("tiny.yaml/page.html", "cannot be written: File exists"),
-        ("tiny.yaml", "must end in .html"),  # the scenario itself
-        ("x" * 300, "cannot be written: File name too long"),
-        (os.fsdecode(b"\xff"), "is not UTF-8 text"),
+        ("", "Is a directory"),
+        ("folder", "Is a directory"),
+        ("pipe", "no regular file"),  # it would be replaced, as /dev/null would
+        ("tiny.yaml/page.html", "File exists"),
+        ("tiny.yaml", ".html"),  # the scenario itself
+        ("x" * 300, "name too long"),
+        (os.fsdecode(b"\xff"), "UTF-8"),
     ],
 )
-def test_a_page_that_cannot_be_written_there_is_refused_first(place, line, scenario, tmp_path, capsys, monkeypatch):
+def test_a_page_that_cannot_be_written_there_is_refused_first(path, told, scenario, tmp_path, capsys, monkeypatch):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.setattr("sfl_sim.studies.partition_preview.preview", lambda study: pytest.fail("too late"))
-    sfl_sim("check", scenario, "--partition", place, code=2)
-    assert capsys.readouterr().err.startswith(f"sfl-sim: --partition: {line} (found ")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "pipe", "tiny.yaml"]
+    sfl_sim("check", scenario, "--partition", path, code=2)
+    line = capsys.readouterr().err
+    assert line.startswith("sfl-sim: --partition: ")
+    assert told in line
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["folder", "pipe", "tiny.yaml"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["report", "run", "--out", "run/summary.json"], "must end in .html"),
-        (["landscape", "run", "--out", "run/rounds.html"], "would replace rounds.parquet of the run there"),
-    ],
-)
-def test_a_page_never_replaces_what_a_run_has_written(arguments, line, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("command", ["report run --out run/summary.json", "landscape run --out run/rounds.html"])
+def test_a_page_never_replaces_what_a_run_has_written(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
     for name in ("summary.json", "rounds.parquet"):
         (tmp_path / "run" / name).write_text("precious")
     seal(tmp_path / "run", "*")
-    sfl_sim(*arguments, code=2)
-    assert f"--out: {line} (found '{arguments[-1]}'" in capsys.readouterr().err
+    sfl_sim(*command.split(), code=2)
+    assert capsys.readouterr().err.startswith("sfl-sim: --out: ")
     assert damaged(tmp_path / "run") == []
 
 
@@ -271,7 +274,7 @@ def test_a_new_scenario_has_every_key_with_its_default(tmp_path, monkeypatch, ca
 @pytest.mark.parametrize("only", [("--open",), ("--format", "trace"), ("--log", "mlflow=store")])
 def test_where_no_page_is_written_plotly_lies_nowhere(only, capsys):
     sfl_sim("report", "run", *only, "--plotly", "directory", code=2)
-    assert "--plotly: no page is written" in capsys.readouterr().err
+    assert "--plotly: " in capsys.readouterr().err
 
 
 def test_the_page_of_a_run_is_opened_by_folder_or_by_name(tmp_path, monkeypatch, capsys):
@@ -285,7 +288,7 @@ def test_the_page_of_a_run_is_opened_by_folder_or_by_name(tmp_path, monkeypatch,
         sfl_sim("report", folder, "--open")
     assert opened == [(tmp_path / page).as_uri() for page in ("reports/mine/report.html",) * 2 + ("asked/whatif.html",)]
     sfl_sim("report", "nothing", "--open", code=2)
-    assert "RUN: has no page (found 'nothing'" in capsys.readouterr().err
+    assert "RUN: has no page" in capsys.readouterr().err
 
 
 def test_a_what_if_is_asked_again_and_refused_where_a_run_is_needed(scenario, capsys):
