@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def data_folder(tmp_path_factory, monkeypatch) -> Path:
+def data_folder(tmp_path_factory, monkeypatch):
     """Folder of data sets and their cache in this test."""
     folder = tmp_path_factory.mktemp("data")
     monkeypatch.setenv("SFL_SIM_DATA", str(folder))
@@ -30,7 +28,7 @@ class Server(ThreadingHTTPServer):
         breaks_after: close each connection after so many bytes, once `goes_on` is set.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}
         self.requests: list[tuple[str, str | None]] = []
@@ -41,14 +39,14 @@ class Server(ThreadingHTTPServer):
         self.goes_on.set()
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"http://127.0.0.1:{self.server_address[1]}/"
 
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         name, wanted = self.path.lstrip("/"), self.headers["Range"]
         self.server.requests.append((name, wanted))
         if name not in self.server.files:
@@ -69,12 +67,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         self.server.goes_on.wait()
 
-    def log_message(self, *args: object) -> None:
+    def log_message(self, *args):
         pass
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server():
     with Server() as server:
         thread = threading.Thread(target=partial(server.serve_forever, poll_interval=0.01))
         thread.start()

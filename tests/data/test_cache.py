@@ -11,7 +11,7 @@ from sfl_sim.data.dataset import Dataset
 
 
 @pytest.fixture
-def source(tmp_path) -> Path:
+def source(tmp_path):
     folder = tmp_path / "source"
     folder.mkdir()
     (folder / "pixels.bin").write_bytes(bytes(range(200)))
@@ -21,10 +21,10 @@ def source(tmp_path) -> Path:
 class Reader:
     """Reader of `source` that counts how often it reads."""
 
-    def __init__(self, root: Path, source: Path) -> None:
+    def __init__(self, root, source):
         self.root, self.source, self.times = root, source, 0
 
-    def read(self) -> Dataset:
+    def read(self):
         self.times += 1
         x = torch.tensor(list((self.source / "pixels.bin").read_bytes()), dtype=torch.uint8).reshape(-1, 1, 2, 2)
         y, half = torch.arange(len(x)) % 2, torch.tensor([0.5])
@@ -33,21 +33,21 @@ class Reader:
             owner_names=("a", "b"),
         )  # fmt: skip
 
-    def __call__(self, **options: int | None) -> Dataset:
+    def __call__(self, **options):
         return cached(self.root, "pixels", options, [self.source], self.read)
 
     @property
-    def file(self) -> Path:
+    def file(self):
         (file,) = (self.root / FOLDER).iterdir()
         return file
 
 
 @pytest.fixture
-def reader(tmp_path, source) -> Reader:
+def reader(tmp_path, source):
     return Reader(tmp_path, source)
 
 
-def assert_equal(one: Dataset, other: Dataset) -> None:
+def assert_equal(one, other):
     for name in Dataset.__slots__:
         a, b = getattr(one, name), getattr(other, name)
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
@@ -88,7 +88,7 @@ def test_a_changed_new_or_removed_source_is_noticed(reader):
 def test_sources_that_change_while_they_are_read_are_not_cached(reader, monkeypatch):
     read = reader.read
 
-    def overtaken() -> Dataset:
+    def overtaken():
         data = read()
         (reader.source / "pixels.bin").write_bytes(bytes(100))
         return data
@@ -152,7 +152,7 @@ def test_where_nothing_can_be_written_the_data_are_read_each_time(reader):
 
 
 def test_a_full_disk_leaves_nothing_behind(reader, monkeypatch):
-    def full(tensors: object, file: Path, notes: object) -> None:
+    def full(tensors, file, notes):
         file.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
@@ -161,7 +161,7 @@ def test_a_full_disk_leaves_nothing_behind(reader, monkeypatch):
     assert list((reader.root / FOLDER).iterdir()) == []
 
 
-def smaps(file: Path) -> dict[str, int]:
+def smaps(file):
     """Read the kernel's figures of the mapping of `file` in this process, in kB."""
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
     next(line for line in lines if str(file) in line)

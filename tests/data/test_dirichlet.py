@@ -1,7 +1,5 @@
 """Dirichlet partitions: over the clients, over the labels, of sizes; and their limits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -6,7 +6,6 @@ import threading
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -16,17 +15,17 @@ from sfl_sim.errors import ScenarioError
 CONTENT = bytes(range(256)) * 1000
 
 
-def sha256(content: bytes) -> str:
+def sha256(content):
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def names_in(folder: Path) -> list[str]:
+def names_in(folder):
     """List the names in a folder, without lock files."""
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
 @pytest.fixture
-def remote(server, tmp_path) -> Remote:
+def remote(server, tmp_path):
     server.files["set.bin"] = CONTENT
     return Remote((server.url + "set.bin",), tmp_path / "sets" / "set.bin", sha256(CONTENT))
 
@@ -51,7 +50,7 @@ def test_an_interrupted_download_goes_on_where_it_broke_off(server, remote):
     assert server.requests[1:] == [("set.bin", "bytes=100000-")]
 
 
-def part_of(remote: Remote, content: bytes) -> None:
+def part_of(remote, content):
     part = remote.file.with_name("set.bin.part")
     part.parent.mkdir()
     part.write_bytes(content)
@@ -148,11 +147,11 @@ def test_two_threads_download_and_unpack_only_once(server, tmp_path, monkeypatch
     remote = Remote((server.url + "pictures",), folder.with_name("pictures.zip"), sha256(made.read_bytes()))
     both, unpacked = threading.Barrier(2), []
 
-    def together(*args: object) -> None:
+    def together(*args):
         both.wait()
         fetch(*args)
 
-    def slowly(archive: Path, partial: Path) -> None:
+    def slowly(archive, partial):
         unpacked.append(partial)
         partial.mkdir()
         for name in ("cat.txt", "dog.txt"):

@@ -1,15 +1,11 @@
 """Image files in folders: a user's own, CINIC-10 and Tiny ImageNet."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
 from well_formed import assert_well_formed
 
 from sfl_sim.data.folders import list_images
@@ -19,23 +15,23 @@ from sfl_sim.errors import ScenarioError
 GREY, RED, GREEN, BLUE = 90, (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
 
-def save(file: Path, colour: int | tuple[int, int, int], size: tuple[int, int] = (6, 4)) -> None:
+def save(file, colour, size=(6, 4)):
     file.parent.mkdir(parents=True, exist_ok=True)
     Image.new("L" if isinstance(colour, int) else "RGB", size, colour).save(file)
 
 
-def fill(folder: Path, *files: str, colour: int | tuple[int, int, int] = RED) -> Path:
+def fill(folder, *files, colour=RED):
     """Save images of a colour under these names."""
     for file in files:
         save(folder / file, colour)
     return folder
 
 
-def rows(x: Tensor) -> set[bytes]:
+def rows(x):
     return {image.numpy().tobytes() for image in x}
 
 
-def colours(x: Tensor) -> list[list[int]]:
+def colours(x):
     return x[:, :, 0, 0].tolist()
 
 
@@ -96,7 +92,7 @@ def test_what_a_mac_writes_beside_a_photo_is_no_photo(tmp_path):
     assert len(data.x_train) + len(data.x_test) == 4
 
 
-def truncated(file: Path) -> None:
+def truncated(file):
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(file)
     file.write_bytes(file.read_bytes()[:1000])
 
@@ -155,7 +151,7 @@ def test_a_second_start_reads_no_image_again(tmp_path, monkeypatch):
 # CINIC-10
 
 
-def cinic10(root: Path) -> Path:
+def cinic10(root):
     """Two classes of CINIC-10 as its archive unpacks them."""
     for part, shade in (("train", 255), ("valid", 200), ("test", 100)):
         save(root / "CINIC-10" / part / "airplane" / "cifar10-train-1.png", (shade, 0, 0), (32, 32))
@@ -187,7 +183,7 @@ def test_errors_of_a_published_set_name_no_option_that_it_lacks(tmp_path, size):
 # Tiny ImageNet
 
 
-def tiny_imagenet(root: Path) -> Path:
+def tiny_imagenet(root):
     """Two classes of Tiny ImageNet in the layout of its zip; one image is grey, as some of its are."""
     folder = root / "tiny-imagenet-200"
     for wnid, colour in (("n02124075", GREEN), ("n01443537", RED)):

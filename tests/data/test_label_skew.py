@@ -1,7 +1,5 @@
 """Dominant labels, groups of them, and shards: properties and golden values (docs/methods/partitions.md)."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -14,7 +12,7 @@ from small_partitions import class_sizes, dealt, quick, samples_of, seeds
 from sfl_sim.errors import ScenarioError
 
 
-def dominant_counts(sizes: list[int], p: float, phi: int) -> np.ndarray:
+def dominant_counts(sizes, p, phi):
     return dealt("dominant_label", samples_of(sizes), phi * len(sizes), p=p, phi=phi)
 
 
@@ -60,7 +58,7 @@ def test_dominant_label_evens_out_sizes_through_a_client_in_between():
     assert set(dominant_counts([6] * 4, p=0.1, phi=3).sum(axis=1)) == {2}
 
 
-def as_written_in_methods(sizes: list[int], p: float, phi: int) -> np.ndarray:
+def as_written_in_methods(sizes, p, phi):
     """Loop of docs/methods/partitions.md#dominant-labels, line by line, without the repair of sizes."""
     n_clients = phi * len(sizes)
     counts = np.zeros((n_clients, len(sizes)), dtype=np.int64)

@@ -1,7 +1,5 @@
 """Data sets by name: which options each has, and what the clock needs of published ones without their pixels."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

@@ -1,7 +1,5 @@
 """Properties of every partition (I18, docs/methods/README.md#identities), simple ones, and the cyclic client order."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

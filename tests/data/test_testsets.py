@@ -1,7 +1,5 @@
 """Test sets of single clients (docs/methods/partitions.md#test-sets), and the accuracy on them."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2.functional as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from sfl_sim.data.transforms import crop_flip, normalise, random_crop_flip
 from sfl_sim.rng import stream
@@ -14,7 +11,7 @@ from sfl_sim.rng import stream
 MEAN, STD = torch.tensor([0.49, 0.48, 0.45]), torch.tensor([0.25, 0.24, 0.26])
 
 
-def images(n: int, channels: int = 3, height: int = 8, width: int = 8, seed: int = 0) -> Tensor:
+def images(n, channels=3, height=8, width=8, seed=0):
     pixels = stream(seed, "images").integers(1, 256, (n, channels, height, width), dtype=np.uint8)
     return torch.from_numpy(pixels)
 

@@ -1,7 +1,5 @@
 """Studies that share a folder of data sets: none reads what another has not finished, even if that one is killed."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os
@@ -10,16 +8,11 @@ import sys
 import time
 import zipfile
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sfl_sim.data.cache import FOLDER
 from sfl_sim.data.download import CHUNK_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no flock")
 
@@ -52,24 +45,24 @@ TOTAL = sum(1024 * (number % 256) for number in range(FILES))
 class Study:
     """A process that reads the data set wherever it is told to."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         self.process = stack.enter_context(subprocess.Popen([sys.executable, "-c", STUDY], **pipes))  # type: ignore[call-overload]
         stack.callback(self.process.kill)
 
-    def begin(self, *about: object) -> None:
+    def begin(self, *about):
         print(*about, file=self.process.stdin, flush=True)
 
-    def says(self) -> str:
+    def says(self):
         return self.process.stdout.readline().strip()
 
-    def kill(self) -> None:
+    def kill(self):
         self.process.kill()
         self.process.wait()
 
 
 @pytest.fixture(scope="module")
-def studies() -> Iterator[list[Study]]:
+def studies():
     """Three processes; a test that kills one takes it out."""
     with ExitStack() as stack:
         found = [Study(stack) for _ in range(3)]
@@ -78,7 +71,7 @@ def studies() -> Iterator[list[Study]]:
 
 
 @pytest.fixture
-def about(server, tmp_path: Path) -> tuple[Path, str, str]:
+def about(server, tmp_path):
     """The folder of data sets, where the archive is published, and its checksum."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
@@ -88,7 +81,7 @@ def about(server, tmp_path: Path) -> tuple[Path, str, str]:
     return tmp_path / "root", f"{server.url}pixels.zip", f"sha256:{hashlib.sha256(content.getvalue()).hexdigest()}"
 
 
-def wait_for(path: Path, size_bytes: int = 0) -> None:
+def wait_for(path, size_bytes=0):
     deadline_s = time.monotonic() + 30
     while not (path.exists() and path.stat().st_size >= size_bytes):
         assert time.monotonic() < deadline_s

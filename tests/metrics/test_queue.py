@@ -1,7 +1,5 @@
 """Queue of the server, and its work by label and time, from recorded jobs."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np
@@ -20,7 +18,7 @@ JOBS = st.lists(st.tuples(TIME_S, TIME_S, TIME_S), min_size=1, max_size=25).map(
 
 @settings(max_examples=80, deadline=None)
 @given(JOBS)
-def test_the_queue_is_what_counting_at_any_instant_gives(jobs: pd.DataFrame) -> None:
+def test_the_queue_is_what_counting_at_any_instant_gives(jobs):
     queue = queue_length(jobs)
 
     instants_s = np.arange(-0.5, 95.0, 0.5)
@@ -32,7 +30,7 @@ def test_the_queue_is_what_counting_at_any_instant_gives(jobs: pd.DataFrame) -> 
     assert np.array_equal(np.r_[0, queue["serving"]][latest], serving)
 
 
-def test_a_server_that_waits_for_an_absent_client_is_held_idle() -> None:
+def test_a_server_that_waits_for_an_absent_client_is_held_idle():
     # It serves one client until 2, then holds the turn until 5, although another waits from 1 on.
     jobs = pd.DataFrame({"requested_s": [0.0, 1.0, 5.0], "started_s": [0.0, 6.0, 5.0], "ended_s": [2.0, 7.0, 6.0]})
 
@@ -44,30 +42,30 @@ def test_a_server_that_waits_for_an_absent_client_is_held_idle() -> None:
 HELD = pd.DataFrame({"cat": [30, 0], "dog": [10, 5]})
 
 
-def jobs(*rows: tuple[int, float, float, float]) -> pd.DataFrame:
+def jobs(*rows):
     return pd.DataFrame(rows, columns=["client", "started_s", "ended_s", "macs"])
 
 
-def test_a_jobs_work_goes_to_its_clients_labels_in_the_time_of_its_service() -> None:
+def test_a_jobs_work_goes_to_its_clients_labels_in_the_time_of_its_service():
     work = work_by_label(jobs((0, 1.0, 2.0, 8.0), (1, 2.5, 4.5, 6.0)), HELD, np.array([0.0, 1.5, 3.0, 5.0]))
 
     assert work.loc["cat"].tolist() == [3.0, 3.0, 0.0]
     assert work.loc["dog"].tolist() == [1.0, 1.0 + 1.5, 4.5]
 
 
-def test_a_job_of_no_client_is_a_job_of_all() -> None:
+def test_a_job_of_no_client_is_a_job_of_all():
     work = work_by_label(jobs((-1, 0.0, 1.0, 9.0)), HELD, np.array([0.0, 1.0]))
 
     assert work[0].to_dict() == {"cat": 6.0, "dog": 3.0}
 
 
-def test_work_before_and_after_the_given_time_does_not_count_and_work_in_no_time_does() -> None:
+def test_work_before_and_after_the_given_time_does_not_count_and_work_in_no_time_does():
     work = work_by_label(jobs((0, -1.0, 1.0, 8.0), (0, 1.0, 1.0, 2.0), (1, 1.0, 3.0, 6.0)), HELD, np.array([0.0, 1, 2]))
 
     assert work.sum().tolist() == [4.0, 2.0 + 3.0]
 
 
-def test_many_clients_with_a_job_each_take_memory_for_the_jobs_alone() -> None:
+def test_many_clients_with_a_job_each_take_memory_for_the_jobs_alone():
     n = 3000
     held = pd.DataFrame(np.eye(10, dtype=int)[np.arange(n) % 10])
     turns = np.arange(n)
@@ -86,9 +84,7 @@ def test_many_clients_with_a_job_each_take_memory_for_the_jobs_alone() -> None:
     st.lists(st.tuples(st.integers(-1, 1), st.floats(0, 9), st.floats(0.1, 9), st.floats(0, 100)), max_size=20),
     st.lists(st.floats(0, 500), max_size=5),
 )
-def test_no_work_is_lost_or_made_however_time_is_cut(
-    served: list[tuple[int, float, float, float]], cuts: list[float]
-) -> None:
+def test_no_work_is_lost_or_made_however_time_is_cut(served, cuts):
     now_s, rows = 0.0, []
     for client, idle_s, service_s, macs in served:
         now_s += idle_s + service_s

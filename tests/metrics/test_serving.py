@@ -1,7 +1,5 @@
 """Metrics of requests: the parts of their latency, the confidence in its mean, and saturation of the fleet."""
 
-from __future__ import annotations
-
 import json
 import math
 
@@ -24,7 +22,7 @@ FLEET = pd.DataFrame(
 )  # fmt: skip
 
 
-def operations(requests: list) -> np.ndarray:
+def operations(requests):
     """Make the operations of requests, each (offloaded, client, lengths of its waits and works), in random order."""
     rows = []
     for step, (offloaded, client, gaps_s) in enumerate(requests):
@@ -37,7 +35,7 @@ def operations(requests: list) -> np.ndarray:
 
 @settings(max_examples=60, deadline=None)
 @given(REQUESTS)
-def test_the_parts_of_a_request_add_up_to_its_latency(requests: list) -> None:
+def test_the_parts_of_a_request_add_up_to_its_latency(requests):
     found = request_rows(operations(requests))
 
     latency_s = found["ended_s"] - found["arrived_s"]
@@ -46,7 +44,7 @@ def test_the_parts_of_a_request_add_up_to_its_latency(requests: list) -> None:
     assert found["client"].tolist() == [client for _, client, _ in requests]
 
 
-def test_the_parts_of_a_request_by_hand() -> None:
+def test_the_parts_of_a_request_by_hand():
     lengths_s = [10.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0]  # arrival, then wait and work of each resource
     there, back = (request_rows(operations([(offloaded, 7, lengths_s)])).iloc[0] for offloaded in (True, False))
 
@@ -58,13 +56,13 @@ def test_the_parts_of_a_request_by_hand() -> None:
 # The mean and its confidence
 
 
-def test_the_interval_of_independent_values_is_the_textbook_s() -> None:
+def test_the_interval_of_independent_values_is_the_textbook_s():
     values = np.random.default_rng(1).exponential(size=40_000)
     assert confidence(values) == pytest.approx(1.96 / math.sqrt(40_000), rel=0.35)
     assert math.isnan(confidence(values[:39]))
 
 
-def test_a_correlated_series_is_less_sure_of_its_mean() -> None:
+def test_a_correlated_series_is_less_sure_of_its_mean():
     values = np.repeat(np.random.default_rng(1).exponential(size=400), 100)
     assert confidence(values) == pytest.approx(1.96 / math.sqrt(400), rel=0.35)
 
@@ -72,7 +70,7 @@ def test_a_correlated_series_is_less_sure_of_its_mean() -> None:
 # Keeping up
 
 
-def queue_at(load: float, n_requests: int = 4000, offloaded: float = 0.5, seed: int = 0) -> pd.DataFrame:
+def queue_at(load, n_requests=4000, offloaded=0.5, seed=0):
     """Poisson requests, of which a share is offloaded to one lane that serves each in a second."""
     rng = np.random.default_rng(seed)
     arrived_s = rng.exponential(offloaded / load, n_requests).cumsum()
@@ -93,14 +91,12 @@ def queue_at(load: float, n_requests: int = 4000, offloaded: float = 0.5, seed: 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("offloaded", [1.0, 0.05])
 @pytest.mark.parametrize(("load", "behind"), [(0.3, False), (0.85, False), (1.3, True), (3.0, True)])
-def test_a_fleet_falls_behind_if_more_arrives_than_is_served(
-    load: float, behind: bool, offloaded: float, seed: int
-) -> None:
+def test_a_fleet_falls_behind_if_more_arrives_than_is_served(load, behind, offloaded, seed):
     requests = queue_at(load, int(3000 / offloaded), offloaded, seed)
     assert falls_behind(requests, warm_up=0.1) is behind
 
 
-def queues_at(load: float, n_clients: int, each: int) -> pd.DataFrame:
+def queues_at(load, n_clients, each):
     """Poisson requests to devices that answer all themselves, in a second each."""
     rng = np.random.default_rng(0)
     n_requests = n_clients * each
@@ -114,29 +110,29 @@ def queues_at(load: float, n_clients: int, each: int) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("load", "each", "behind"), [(0.5, 10, False), (0.7, 10, False), (0.9, 100, False), (1.3, 100, True)]
 )
-def test_many_queues_that_fill_up_at_the_start_are_no_saturation(load: float, each: int, behind: bool) -> None:
+def test_many_queues_that_fill_up_at_the_start_are_no_saturation(load, each, behind):
     assert falls_behind(queues_at(load, 200, each), warm_up=0.1) is behind
 
 
-def test_a_run_may_be_too_short_to_tell() -> None:
+def test_a_run_may_be_too_short_to_tell():
     assert falls_behind(queue_at(3.0, 35), warm_up=0.1) is None
     assert falls_behind(queue_at(0.8, 40), warm_up=0.1) is None
     assert falls_behind(queues_at(1.0, 200, 100), warm_up=0.1) is None
 
 
-def test_a_late_queue_that_dissolves_is_no_trend() -> None:
+def test_a_late_queue_that_dissolves_is_no_trend():
     requests = queue_at(0.3)
     requests.loc[3400:3600, "ended_s"] += 30
     assert not falls_behind(requests, warm_up=0.1)
 
 
-def test_few_requests_at_once_do_not_fall_behind() -> None:
+def test_few_requests_at_once_do_not_fall_behind():
     together = queue_at(0.5, 100).assign(arrived_s=0.0)
     assert falls_behind(together, warm_up=0.0) is None
 
 
-def test_saturation_lies_above_the_highest_rate_that_is_kept_up_with() -> None:
-    def cells(*behind: float) -> pd.DataFrame:
+def test_saturation_lies_above_the_highest_rate_that_is_kept_up_with():
+    def cells(*behind):
         rates = [(rate, seed < share * 3) for rate, share in enumerate(behind, 1) for seed in range(3)]
         return pd.DataFrame(rates[::-1], columns=["rate_per_s", "falls_behind"])
 
@@ -153,7 +149,7 @@ def test_saturation_lies_above_the_highest_rate_that_is_kept_up_with() -> None:
 # The summary
 
 
-def test_a_stable_server_answers_what_arrives_and_is_as_busy_as_its_load() -> None:
+def test_a_stable_server_answers_what_arrives_and_is_as_busy_as_its_load():
     found = summary(queue_at(0.8, 8000), FLEET, warm_up=0.1, workers=1)
 
     assert found["counted"] == 7200
@@ -166,7 +162,7 @@ def test_a_stable_server_answers_what_arrives_and_is_as_busy_as_its_load() -> No
     assert not found["falls_behind"]
 
 
-def test_an_overloaded_server_answers_what_it_can() -> None:
+def test_an_overloaded_server_answers_what_it_can():
     found = summary(queue_at(1.5, 4000), FLEET, warm_up=0.1, workers=1)
 
     assert found["utilisation"] == pytest.approx(1)
@@ -174,7 +170,7 @@ def test_an_overloaded_server_answers_what_it_can() -> None:
     assert found["falls_behind"]
 
 
-def test_the_tail_is_made_of_requests_around_p95() -> None:
+def test_the_tail_is_made_of_requests_around_p95():
     requests = queue_at(0.9)
     found = summary(requests, FLEET, warm_up=0.0)
 
@@ -184,7 +180,7 @@ def test_the_tail_is_made_of_requests_around_p95() -> None:
     assert (latency_s <= found["p99_s"]).mean() == pytest.approx(0.99, abs=1e-3)
 
 
-def test_groups_are_told_apart_and_the_warm_up_counts_for_none() -> None:
+def test_groups_are_told_apart_and_the_warm_up_counts_for_none():
     requests = queue_at(0.5, 100).assign(correct=np.arange(100) % 4 < 2)
     requests.loc[:9, "ended_s"] += 1e6
     found = summary(requests, FLEET, warm_up=0.1)
@@ -196,7 +192,7 @@ def test_groups_are_told_apart_and_the_warm_up_counts_for_none() -> None:
     assert found["accuracy"] == pytest.approx(0.5, abs=0.02)
 
 
-def test_eq_12_of_the_requests_is_the_mean_over_them() -> None:
+def test_eq_12_of_the_requests_is_the_mean_over_them():
     requests = queue_at(0.5, 6).assign(client=[0, 0, 0, 1, 1, 1], offloaded=[True, False, False, True, True, True])
     on_device = 250 / 1.0, 150 / 0.5
     back = 8 + 1000 / 100, 4 + 2000 / 100
@@ -205,7 +201,7 @@ def test_eq_12_of_the_requests_is_the_mean_over_them() -> None:
 
 
 @pytest.mark.parametrize("n_requests", [1, 5])
-def test_what_is_not_known_is_null(n_requests: int) -> None:
+def test_what_is_not_known_is_null(n_requests):
     found = summary(queue_at(0.5, n_requests), FLEET, warm_up=0.5)
 
     assert found["accuracy"] is None

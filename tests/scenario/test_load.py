@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.load import Study, digest, dump, dump_study, load, parse
+from sfl_sim.scenario.load import digest, dump, dump_study, load, parse
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.yaml_text import read_value
 
@@ -253,7 +253,7 @@ def test_a_slip_in_python_is_told_with_its_key(values, overrides, file):
 # --- what is found wrong later ------------------------------------------------------------------------------
 
 
-def located(study: Study, key, found=None):
+def located(study, key, found=None):
     error = study.located(ScenarioError("unknown", key=key, found=found))
     return error.file, error.line
 

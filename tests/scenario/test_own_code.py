@@ -1,7 +1,5 @@
 """Code that a scenario names runs only by permission, which no scenario can give."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -59,12 +57,12 @@ def place(tmp_path, monkeypatch):
     sys.modules.pop("planted", None)
 
 
-def write(scenario: dict[str, object]) -> str:
+def write(scenario):
     Path("theirs.yaml").write_text(yaml.safe_dump(scenario))
     return "theirs.yaml"
 
 
-def refused(*arguments: str) -> int:
+def refused(*arguments):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     return int(stop.value.code)

@@ -14,7 +14,7 @@ from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.sections import Clients, Compute, MethodSection, NetworkSection, Scenario, Server
 
 
-def sections(model: type[BaseModel]) -> list[type[BaseModel]]:
+def sections(model):
     below = [field.annotation for field in model.model_fields.values()]
     nested = [kind for kind in below if isinstance(kind, type) and issubclass(kind, BaseModel)]
     return [model, *(section for kind in nested for section in sections(kind))]

@@ -1,9 +1,6 @@
 """Fleets whose clients come and go as the figures behind the profiles say, or as a user's own file does."""
 
-from __future__ import annotations
-
 from math import inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,11 +9,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 from sfl_sim.scenario.optional_sections import Availability
 from sfl_sim.system.availability import DAY_S, HOUR_S, draw_presence
-from sfl_sim.system.presence import Presence
 from sfl_sim.system.profiles import find, read_table
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FLASH_HOURLY = [  # of all clients' time, hour by hour of the day, counted by others from the traces before any clipping
     0.1055, 0.1171, 0.1288, 0.1347, 0.1367, 0.1340, 0.1221, 0.1110, 0.1005, 0.0891, 0.0774, 0.0696,
@@ -24,21 +17,21 @@ FLASH_HOURLY = [  # of all clients' time, hour by hour of the day, counted by ot
 ]  # fmt: skip
 
 
-def draw(n: int, profile: str | Path, begins_at_h: float = 0.0) -> list[Presence]:
+def draw(n, profile, begins_at_h=0.0):
     drawn = draw_presence(n, stream(0, "presence"), Availability(profile=str(profile), begins_at_h=begins_at_h))
     assert drawn is not None
     return drawn
 
 
-def ten_days(client: Presence) -> list[tuple[float, float]]:
+def ten_days(client):
     return client.intervals(0, 10 * DAY_S)
 
 
-def test_without_a_profile_nothing_is_drawn() -> None:
+def test_without_a_profile_nothing_is_drawn():
     assert draw_presence(3, stream(0, "presence"), None) is None
 
 
-def test_the_phones_of_flash_are_present_at_the_published_hours() -> None:
+def test_the_phones_of_flash_are_present_at_the_published_hours():
     fleet = draw(704, "flash")
     there_s = np.zeros(24)
     for client in fleet:
@@ -49,7 +42,7 @@ def test_the_phones_of_flash_are_present_at_the_published_hours() -> None:
     assert all(client.period_s % DAY_S == 0 for client in fleet)
 
 
-def test_a_run_may_begin_at_any_hour_of_the_day() -> None:
+def test_a_run_may_begin_at_any_hour_of_the_day():
     begin_s = 20.5 * HOUR_S
     for midnight, evening in zip(draw(50, "flash"), draw(50, "flash", begins_at_h=20.5), strict=True):
         assert evening.intervals(0, DAY_S) == [
@@ -57,7 +50,7 @@ def test_a_run_may_begin_at_any_hour_of_the_day() -> None:
         ]
 
 
-def test_traces_are_drawn_without_replacement_and_then_again_a_day_ahead() -> None:
+def test_traces_are_drawn_without_replacement_and_then_again_a_day_ahead():
     fleet = draw(2 * 704, "flash")
     first, again = fleet[:704], fleet[704:]
     traces = {tuple(ten_days(client)) for client in first}
@@ -68,12 +61,12 @@ def test_traces_are_drawn_without_replacement_and_then_again_a_day_ahead() -> No
 
 
 @pytest.mark.parametrize("profile", ["flash", "fedscale"])
-def test_a_client_does_not_depend_on_the_number_of_clients(profile: str) -> None:
+def test_a_client_does_not_depend_on_the_number_of_clients(profile):
     few, many = draw(5, profile), draw(800, profile)
     assert list(map(ten_days, few)) == list(map(ten_days, many[:5]))
 
 
-def test_fedscale_clients_have_the_shares_of_the_figure_and_change_seldom() -> None:
+def test_fedscale_clients_have_the_shares_of_the_figure_and_change_seldom():
     shares = read_table(find("availability", "fedscale", ""), ["hour", "share"], "").numbers("share")
     fleet = draw(4000, "fedscale")
     there = np.array([[client.is_present(hour * HOUR_S) for client in fleet] for hour in range(shares.size + 1)])
@@ -84,7 +77,7 @@ def test_fedscale_clients_have_the_shares_of_the_figure_and_change_seldom() -> N
     assert changes == pytest.approx(np.abs(np.diff(shares)), abs=0.03)
 
 
-def test_shares_of_0_and_1(tmp_path: Path) -> None:
+def test_shares_of_0_and_1(tmp_path):
     own = tmp_path / "own.csv"
     own.write_text("hour,share\n0,0\n1,1\n2,1\n3,0\n")
     for client in draw(20, own):
@@ -94,7 +87,7 @@ def test_shares_of_0_and_1(tmp_path: Path) -> None:
     assert draw(1, own)[0].until_s(0) == inf
 
 
-def test_a_users_own_intervals_repeat_after_the_last_end_if_no_period_is_given(tmp_path: Path) -> None:
+def test_a_users_own_intervals_repeat_after_the_last_end_if_no_period_is_given(tmp_path):
     own = tmp_path / "own.csv"
     own.write_text("client,start_s,end_s\nb,5,9.5\na,0,2\na,2,4\nb,1,3\n")
     assert sorted(client.intervals(0, 11) for client in draw(2, own)) == [
@@ -127,7 +120,7 @@ INTERVALS = "client,start_s,end_s,period_s\n"
         ("hour,share\n0,0\n1,0\n", r"csv:2: .*'share' .*allowed: a share above 0 in some row"),
     ],
 )
-def test_what_cannot_be_used_is_named(tmp_path: Path, text: str, problem: str) -> None:
+def test_what_cannot_be_used_is_named(tmp_path, text, problem):
     own = tmp_path / "own.csv"
     own.write_text(text)
     with pytest.raises(ScenarioError, match=problem):

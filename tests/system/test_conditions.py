@@ -1,7 +1,5 @@
 """Chance has mean 1 and is every client's own; heat follows its differential equation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,11 +16,11 @@ throttlings = st.builds(Throttling, st.floats(0.01, 1), st.floats(1, 1e4), st.fl
 heats = st.floats(0, 1)
 
 
-def speed(throttling: Throttling, heat: float) -> float:
+def speed(throttling, heat):
     return 1 - (1 - throttling.floor) * heat
 
 
-def test_without_jitter_and_throttling_there_are_no_conditions() -> None:
+def test_without_jitter_and_throttling_there_are_no_conditions():
     assert make_conditions(Compute()) is None
     assert make_conditions(Compute(jitter=0.2)) == Conditions(0.2)
     section = {"floor": 0.5, "warm_up_s": 300.0, "cool_down_s": 600.0}
@@ -30,7 +28,7 @@ def test_without_jitter_and_throttling_there_are_no_conditions() -> None:
 
 
 @pytest.mark.parametrize("jitter", [0.1, 0.5])
-def test_jitter_has_mean_one_and_the_variation_that_is_asked_for(jitter: float) -> None:
+def test_jitter_has_mean_one_and_the_variation_that_is_asked_for(jitter):
     devices = Conditions(jitter).begin(1, seed=0)
     factors = np.array([devices.seconds(0, 0.0, 3.0) / 3.0 for _ in range(20_000)])
     assert factors.mean() == pytest.approx(1, abs=4 * jitter / len(factors) ** 0.5)
@@ -38,7 +36,7 @@ def test_jitter_has_mean_one_and_the_variation_that_is_asked_for(jitter: float) 
     assert factors.min() > 0
 
 
-def test_jitter_depends_on_seed_and_client() -> None:
+def test_jitter_depends_on_seed_and_client():
     alone, among, other = (Conditions(0.3).begin(3, seed) for seed in (1, 1, 2))
     expected = [alone.seconds(1, 0.0, 1.0) for _ in range(5)]
     found = []
@@ -52,9 +50,7 @@ def test_jitter_depends_on_seed_and_client() -> None:
 
 @given(throttling=throttlings, heat=heats, cold_s=st.floats(0, 1e5, allow_subnormal=False))
 @MODEST
-def test_the_duration_of_an_operation_is_that_of_the_closed_form(
-    throttling: Throttling, heat: float, cold_s: float
-) -> None:
+def test_the_duration_of_an_operation_is_that_of_the_closed_form(throttling, heat, cold_s):
     """Solution of y = c + k exp(-y), in units of the time constant, by Lambert's function."""
     busy_s = throttling.seconds(heat, cold_s)
     k = (1 - throttling.floor) * (1 - heat) / throttling.floor
@@ -65,7 +61,7 @@ def test_the_duration_of_an_operation_is_that_of_the_closed_form(
     assert busy_s * throttling.floor <= cold_s * (1 + 1e-12)
 
 
-def test_the_duration_of_an_operation_is_that_of_a_numerical_integration() -> None:
+def test_the_duration_of_an_operation_is_that_of_a_numerical_integration():
     heat, done_s, now_s, step_s = 0.2, 0.0, 0.0, 0.01
     while done_s < 400.0:
         done_s += step_s * speed(PHONE, heat)
@@ -77,9 +73,7 @@ def test_the_duration_of_an_operation_is_that_of_a_numerical_integration() -> No
 
 @given(throttling=throttlings, heat=heats, parts_s=st.lists(st.floats(0, 500), min_size=1, max_size=8))
 @MODEST
-def test_it_makes_no_difference_into_how_many_operations_work_is_split(
-    throttling: Throttling, heat: float, parts_s: list[float]
-) -> None:
+def test_it_makes_no_difference_into_how_many_operations_work_is_split(throttling, heat, parts_s):
     now_s, warmer = 0.0, heat
     for part_s in parts_s:
         busy_s = throttling.seconds(warmer, part_s)
@@ -88,7 +82,7 @@ def test_it_makes_no_difference_into_how_many_operations_work_is_split(
     assert now_s == pytest.approx(throttling.seconds(heat, sum(parts_s)), rel=1e-9, abs=1e-9)
 
 
-def test_long_steady_work_ends_at_the_floor_and_rest_brings_the_speed_back() -> None:
+def test_long_steady_work_ends_at_the_floor_and_rest_brings_the_speed_back():
     devices = Conditions(throttling=PHONE).begin(2, seed=0)
     now_s = 0.0
     took_s = [devices.seconds(0, 0.0, 1.0)]
@@ -104,11 +98,11 @@ def test_long_steady_work_ends_at_the_floor_and_rest_brings_the_speed_back() -> 
     assert devices.seconds(0, now_s + 1e6, 1.0) == took_s[0] == devices.seconds(1, 0.0, 1.0)
 
 
-def test_a_device_that_does_not_get_slower_takes_its_time_to_the_bit() -> None:
+def test_a_device_that_does_not_get_slower_takes_its_time_to_the_bit():
     steady = Conditions(throttling=Throttling(1.0, 300.0, 300.0)).begin(1, seed=0)
     assert [steady.seconds(0, now_s, 0.1) for now_s in (0.0, 0.1, 5.0)] == [0.1] * 3
 
 
-def test_nothing_takes_no_time() -> None:
+def test_nothing_takes_no_time():
     devices = Conditions(0.3, PHONE).begin(1, seed=0)
     assert devices.seconds(0, 5.0, 0.0) == 0.0

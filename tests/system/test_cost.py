@@ -1,9 +1,6 @@
 """Time follows from MACs alone, or from a cost profile, which leaves the reference network its measured time."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,16 +22,16 @@ COLUMNS = [
 GOOD = dict(zip(COLUMNS, ["2", "0.25", "0.5", "1", "1000", "8000", "500", "1000", "0", "4"], strict=True))
 
 
-def job(by_kind: tuple[float, float, float, float], n_ops: float) -> Work:
+def job(by_kind, n_ops):
     return Work(sum(by_kind), by_kind, n_ops)
 
 
-def write(path: Path, *rows: dict[str, str]) -> Path:
+def write(path, *rows):
     path.write_text("\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows)]))
     return path
 
 
-def shipped_reference() -> Work:
+def shipped_reference():
     table = read_table(find("costs", "ncnn", ""), COLUMNS, "")
     *macs, n_ops = (float(table.numbers(column)[0]) for column in COLUMNS[-5:])
     return job((macs[0], macs[1], macs[2], macs[3]), n_ops)
@@ -42,28 +39,28 @@ def shipped_reference() -> Work:
 
 @given(macs=st.integers(0, 10**15) | st.floats(0, 1e15), macs_per_s=st.floats(1e3, 1e15))
 @settings(deadline=None)
-def test_plain_time_is_macs_over_rate_to_the_bit(macs: float, macs_per_s: float) -> None:
+def test_plain_time_is_macs_over_rate_to_the_bit(macs, macs_per_s):
     assert PlainProcessor(macs_per_s).seconds(job((macs, 0, 0, 0), 7)) == macs / macs_per_s
     assert read_cost(None).processor(macs_per_s) == PlainProcessor(macs_per_s)
 
 
 @given(ms_per_frame=st.floats(0.1, 1e5))
 @settings(deadline=None, max_examples=20)
-def test_the_reference_network_takes_what_was_measured(ms_per_frame: float) -> None:
+def test_the_reference_network_takes_what_was_measured(ms_per_frame):
     cost, reference = read_cost("ncnn"), shipped_reference()
     assert cost.reference_macs == reference.macs
     seconds = cost.processor(reference.macs / (ms_per_frame / 1000)).seconds(reference)
     assert seconds == pytest.approx(ms_per_frame / 1000, rel=1e-12)
 
 
-def test_the_reference_of_the_shipped_profile_is_mobilenet_v2_as_models_are_priced() -> None:
+def test_the_reference_of_the_shipped_profile_is_mobilenet_v2_as_models_are_priced():
     from torchvision.models import mobilenet_v2
 
     layer, _ = price.price_of(mobilenet_v2().to("meta"), torch.zeros(1, 3, 224, 224, device="meta"))
     assert shipped_reference() == job(tuple(layer.macs_by_kind[kind] for kind in KINDS), layer.n_ops)
 
 
-def test_kinds_cost_by_their_efficiency_and_every_call_an_overhead(tmp_path: Path) -> None:
+def test_kinds_cost_by_their_efficiency_and_every_call_an_overhead(tmp_path):
     processor = read_cost(write(tmp_path / "own.csv", GOOD)).processor(9500.0)
     # The reference: 8000 / 2 + 500 / 0.25 + 1000 / 0.5 + 4 * 1000 = 12 000 for its 9500 MACs, which take 1 s.
     second = 12_000
@@ -78,7 +75,7 @@ def test_kinds_cost_by_their_efficiency_and_every_call_an_overhead(tmp_path: Pat
 FINER = {"pointwise_efficiency": "1", "grouped_efficiency": "0.1", "moved_macs": "3", "pointwise_backward": "3"}
 
 
-def test_a_profile_may_price_finer_kinds_and_moved_data(tmp_path: Path) -> None:
+def test_a_profile_may_price_finer_kinds_and_moved_data(tmp_path):
     of_reference = {"reference_pointwise_macs": "6000", "reference_grouped_macs": "0", "reference_moved": "500"}
     processor = read_cost(write(tmp_path / "own.csv", GOOD | FINER | of_reference)).processor(9500.0)
     # The reference: 2000 / 2 + 6000 / 1 + 500 / 0.25 + 1000 / 0.5 + 4 * 1000 + 500 * 3 = 16 500.
@@ -92,12 +89,12 @@ def test_a_profile_may_price_finer_kinds_and_moved_data(tmp_path: Path) -> None:
     assert second * processor.seconds(backward) == pytest.approx(300)
 
 
-def test_without_columns_for_it_nothing_finer_changes_the_price() -> None:
+def test_without_columns_for_it_nothing_finer_changes_the_price():
     processor, work = read_cost("ncnn").processor(1e9), job((1e9, 1e7, 1e6, 0), 50)
     assert processor.seconds(work._replace(finer=(1e8, 1e8, 1e7, 1e8))) == processor.seconds(work)
 
 
-def test_macs_is_the_name_of_the_plain_cost() -> None:
+def test_macs_is_the_name_of_the_plain_cost():
     assert read_cost("macs") == read_cost(None)
 
 
@@ -114,25 +111,25 @@ def test_macs_is_the_name_of_the_plain_cost() -> None:
         (dict.fromkeys(COLUMNS[-5:-1], "0"), r":2: .*column 'reference_conv_macs' .*allowed: MACs above 0"),
     ],
 )
-def test_what_cannot_be_used_is_named(tmp_path: Path, slip: dict[str, str], line: str) -> None:
+def test_what_cannot_be_used_is_named(tmp_path, slip, line):
     with pytest.raises(ScenarioError, match=line) as error:
         read_cost(write(tmp_path / "own.csv", GOOD | slip))
     assert "\n" not in str(error.value)
 
 
-def test_a_table_has_all_columns_and_one_row(tmp_path: Path) -> None:
+def test_a_table_has_all_columns_and_one_row(tmp_path):
     with pytest.raises(ScenarioError, match=r"own.csv:3: clients.compute.cost: a second row .*allowed: one row"):
         read_cost(write(tmp_path / "own.csv", GOOD, GOOD))
     with pytest.raises(ScenarioError, match=r"column 'reference_ops' is missing"):
         read_cost(write(tmp_path / "own.csv", {column: GOOD[column] for column in COLUMNS[:-1]}))
 
 
-def test_an_unknown_profile_is_refused_with_the_shipped_ones() -> None:
+def test_an_unknown_profile_is_refused_with_the_shipped_ones():
     with pytest.raises(ScenarioError, match=r"clients.compute.cost: .*'ncn'; allowed: ncnn, .*; did you mean 'ncnn'"):
         read_cost("ncn")
 
 
-def test_the_shipped_profile_says_where_it_comes_from_and_how_well_it_predicts() -> None:
+def test_the_shipped_profile_says_where_it_comes_from_and_how_well_it_predicts():
     text = find("costs", "ncnn", "").read_text(encoding="utf-8")
     header = dict(line.removeprefix("# ").split(": ", 1) for line in text.splitlines() if line.startswith("#"))
     assert set(header) == {"what", "source", "unit", "n", "derived", "licence", "caution"}
@@ -141,7 +138,7 @@ def test_the_shipped_profile_says_where_it_comes_from_and_how_well_it_predicts()
     assert fitted_rank >= 0.95
 
 
-def test_the_profile_of_phones_says_how_well_it_predicts_and_refers_to_mobilenet_v2() -> None:
+def test_the_profile_of_phones_says_how_well_it_predicts_and_refers_to_mobilenet_v2():
     text = find("costs", "phones", "").read_text(encoding="utf-8")
     header = dict(line.removeprefix("# ").split(": ", 1) for line in text.splitlines() if line.startswith("#"))
     says = {"of the fit with its family": {}, "each source left out": {}, "plain MACs": {}}
@@ -155,7 +152,7 @@ def test_the_profile_of_phones_says_how_well_it_predicts_and_refers_to_mobilenet
     assert read_cost("phones").reference_macs == shipped_reference().macs
 
 
-def test_the_table_of_errors_has_every_cost_profile_at_both_nodes() -> None:
+def test_the_table_of_errors_has_every_cost_profile_at_both_nodes():
     table = read_table(find("measurements", "errors", ""), ["cost", "node", "network", "factor"], "")
     found = set(zip(table.columns["cost"], table.columns["node"], strict=True))
     assert found == {(cost, node) for cost in ("macs", *available("costs")) for node in ("clients", "server")}

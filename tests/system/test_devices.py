@@ -1,9 +1,5 @@
 """Devices are drawn as the profile has them, or have the rates that were given."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
@@ -13,11 +9,8 @@ from sfl_sim.scenario.sections import Compute
 from sfl_sim.system.devices import draw_devices
 from sfl_sim.system.profiles import find, read_table
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def test_the_rate_is_the_reference_networks_macs_over_the_time_of_a_frame(tmp_path: Path) -> None:
+def test_the_rate_is_the_reference_networks_macs_over_the_time_of_a_frame(tmp_path):
     own = tmp_path / "own.csv"
     own.write_text("device,ms_per_frame,reference_macs\nPi,250,1e9\n")
     names, macs_per_s, _ = draw_devices(2, stream(0, "devices"), Compute(profile=str(own), scale=0.5))
@@ -25,7 +18,7 @@ def test_the_rate_is_the_reference_networks_macs_over_the_time_of_a_frame(tmp_pa
     assert macs_per_s.tolist() == [2e9, 2e9]  # 1e9 MACs in 0.25 s, at half the speed
 
 
-def test_every_device_is_as_likely_and_keeps_its_own_rate(tmp_path: Path) -> None:
+def test_every_device_is_as_likely_and_keeps_its_own_rate(tmp_path):
     own = tmp_path / "own.csv"
     own.write_text("device,ms_per_frame,reference_macs\n" + "".join(f"d{i},{i},1000\n" for i in range(1, 21)))
     names, macs_per_s, _ = draw_devices(20_000, stream(0, "devices"), Compute(profile=str(own)))
@@ -35,7 +28,7 @@ def test_every_device_is_as_likely_and_keeps_its_own_rate(tmp_path: Path) -> Non
     assert np.sum((counts - 1000) ** 2 / 1000) < 43.8  # chi-square, 19 degrees of freedom, 0.1 %
 
 
-def test_phones_of_the_ai_benchmark_are_drawn_as_it_ranks_them() -> None:
+def test_phones_of_the_ai_benchmark_are_drawn_as_it_ranks_them():
     table = read_table(find("devices", "ai_benchmark", ""), ["ms_per_frame", "reference_macs"], "")
     listed = np.sort(table.numbers("reference_macs") / (table.numbers("ms_per_frame") / 1000))
     n = 20_000
@@ -46,23 +39,23 @@ def test_phones_of_the_ai_benchmark_are_drawn_as_it_ranks_them() -> None:
     assert np.abs(apart).max() < 1.95 / np.sqrt(n)  # Kolmogorov-Smirnov, 0.1 %
 
 
-def test_the_reference_is_mobilenet_v2_whose_published_macs_are_300_million() -> None:
+def test_the_reference_is_mobilenet_v2_whose_published_macs_are_300_million():
     table = read_table(find("devices", "ai_benchmark", ""), ["reference_macs"], "")
     assert table.numbers("reference_macs") == pytest.approx(300e6, rel=0.01)  # Sandler et al. 2018, Table 4
 
 
-def test_given_rates_take_the_place_of_the_profile() -> None:
+def test_given_rates_take_the_place_of_the_profile():
     assert draw_devices(2, stream(0, "devices"), Compute(macs_per_s=[1e9, 2e9]))[1].tolist() == [1e9, 2e9]
     names, macs_per_s, _ = draw_devices(2, stream(0, "devices"), Compute(macs_per_s=1e9, scale=3))
     assert (names, macs_per_s.tolist()) == (["given", "given"], [3e9, 3e9])
 
 
-def test_a_wrong_number_of_rates_is_refused() -> None:
+def test_a_wrong_number_of_rates_is_refused():
     with pytest.raises(ScenarioError, match=r"clients.compute.macs_per_s: .*found 1; allowed: 2 entries"):
         draw_devices(2, stream(0, "devices"), Compute(macs_per_s=[1e9]))
 
 
-def test_latencies_of_another_network_than_a_cost_profile_needs_are_refused(tmp_path: Path) -> None:
+def test_latencies_of_another_network_than_a_cost_profile_needs_are_refused(tmp_path):
     own = tmp_path / "own.csv"
     own.write_text("device,ms_per_frame,reference_macs\nPi,250,1000\nPhone,20,1e9\n")
     with pytest.raises(

@@ -1,7 +1,5 @@
 """A fleet is drawn from its seed, and its server is faster than the mean client by the speed-up."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,7 +11,7 @@ from sfl_sim.system.conditions import Conditions, Throttling
 from sfl_sim.system.fleet import build_fleet
 
 
-def job(by_kind: tuple[float, float, float, float], n_ops: float) -> Work:
+def job(by_kind, n_ops):
     return Work(sum(by_kind), by_kind, n_ops)
 
 
@@ -24,7 +22,7 @@ FLEETS = {
 works = st.builds(job, st.tuples(*[st.floats(0, 1e12)] * 4), st.integers(0, 1000))
 
 
-def test_the_server_needs_the_clients_mean_seconds_over_the_speed_up() -> None:
+def test_the_server_needs_the_clients_mean_seconds_over_the_speed_up():
     seconds_per_frame, frame_macs = (0.02, 0.05, 0.08), 1e9  # METHODS 18: s, gamma = 100
     compute = {"macs_per_s": [frame_macs / s for s in seconds_per_frame]}
     clients = Clients(compute=compute, network={"uplink_bps": 20e6, "downlink_bps": 10e6})
@@ -35,7 +33,7 @@ def test_the_server_needs_the_clients_mean_seconds_over_the_speed_up() -> None:
     assert fleet.downlinks.mean_bps.tolist() == [10e6] * 3
 
 
-def test_a_seed_gives_one_fleet_and_another_seed_another() -> None:
+def test_a_seed_gives_one_fleet_and_another_seed_another():
     first, again, other = (build_fleet(20, seed, Clients(network={"latency_s": 0.01}), Server()) for seed in (1, 1, 2))
     for name in ("devices", "macs_per_s", "processors", "deployed", "uplinks", "downlinks", "latency_s"):
         assert list(getattr(first, name)) == list(getattr(again, name))
@@ -43,7 +41,7 @@ def test_a_seed_gives_one_fleet_and_another_seed_another() -> None:
     assert list(first.uplinks) != list(other.uplinks)
 
 
-def test_the_network_is_drawn_apart_from_the_devices() -> None:
+def test_the_network_is_drawn_apart_from_the_devices():
     phones, given = (
         build_fleet(20, 0, Clients(compute=compute, network="fedscale"), Server())
         for compute in ("ai_benchmark", {"macs_per_s": 1e9})
@@ -51,7 +49,7 @@ def test_the_network_is_drawn_apart_from_the_devices() -> None:
     assert list(phones.uplinks) == list(given.uplinks)
 
 
-def test_a_server_may_have_a_cost_profile_of_its_own() -> None:
+def test_a_server_may_have_a_cost_profile_of_its_own():
     work = job((0, 0, 1e9, 0), 10)
     server = {"macs_per_s": 1e11}
     seconds = {
@@ -65,7 +63,7 @@ def test_a_server_may_have_a_cost_profile_of_its_own() -> None:
     assert seconds["macs", None] == seconds["macs", "macs"] == seconds["ncnn", "macs"] == 1e9 / 1e11
 
 
-def test_a_server_with_a_rate_of_its_own_does_not_follow_the_phones() -> None:
+def test_a_server_with_a_rate_of_its_own_does_not_follow_the_phones():
     """By its speed-up it does: other phones, or the same ones twice as fast, make it another server."""
     phones = [(0, Clients()), (1, Clients()), (0, Clients(compute={"scale": 2.0}))]
     by_ratio = {build_fleet(9, seed, clients, Server()).server_macs_per_s for seed, clients in phones}
@@ -75,7 +73,7 @@ def test_a_server_with_a_rate_of_its_own_does_not_follow_the_phones() -> None:
     assert by_rate[0].server.seconds(job((3e11, 0, 0, 0), 7)) == 1.0
 
 
-def test_a_call_of_the_server_takes_its_time_however_many_layers_and_samples() -> None:
+def test_a_call_of_the_server_takes_its_time_however_many_layers_and_samples():
     fleet = build_fleet(2, 0, Clients(), Server(macs_per_s=1e9, call_s=0.25))
     assert fleet.server.seconds(job((1e9, 0, 0, 0), 7)) == 1.25
     assert fleet.server.seconds(job((8e9, 0, 0, 0), 7)) == 8.25
@@ -85,7 +83,7 @@ def test_a_call_of_the_server_takes_its_time_however_many_layers_and_samples() -
 
 @given(work=works)
 @settings(deadline=None)
-def test_without_a_cost_profile_time_is_macs_over_rate_to_the_bit(work: Work) -> None:
+def test_without_a_cost_profile_time_is_macs_over_rate_to_the_bit(work):
     assert FLEETS["macs"].cost == "macs"
     assert [p.seconds(work) for p in FLEETS["macs"].processors] == [work.macs / r for r in FLEETS["macs"].macs_per_s]
     assert FLEETS["macs"].server.seconds(work) == work.macs / FLEETS["macs"].server_macs_per_s
@@ -94,12 +92,12 @@ def test_without_a_cost_profile_time_is_macs_over_rate_to_the_bit(work: Work) ->
 @pytest.mark.parametrize("cost", FLEETS)
 @given(work=works)
 @settings(deadline=None)
-def test_the_server_needs_the_clients_mean_seconds_over_the_speed_up_for_any_work(cost: str, work: Work) -> None:
+def test_the_server_needs_the_clients_mean_seconds_over_the_speed_up_for_any_work(cost, work):
     clients_s = [processor.seconds(work) for processor in FLEETS[cost].processors]
     assert FLEETS[cost].server.seconds(work) == pytest.approx(np.mean(clients_s) / 100)
 
 
-def test_a_cost_profile_changes_times_and_neither_devices_nor_rates() -> None:
+def test_a_cost_profile_changes_times_and_neither_devices_nor_rates():
     plain, fitted = FLEETS.values()
     assert fitted.cost == "ncnn"
     assert (fitted.devices, fitted.macs_per_s) == (plain.devices, plain.macs_per_s)
@@ -107,12 +105,12 @@ def test_a_cost_profile_changes_times_and_neither_devices_nor_rates() -> None:
     assert fitted.processors[0].seconds(depthwise) > 2 * plain.processors[0].seconds(depthwise)
 
 
-def test_nothing_disturbs_a_fleet_unless_it_is_asked_for() -> None:
+def test_nothing_disturbs_a_fleet_unless_it_is_asked_for():
     fleet = build_fleet(2, 0, Clients(), Server())
     assert (fleet.sample_s, fleet.conditions, fleet.presence) == (0.0, None, None)
 
 
-def test_who_is_there_and_what_devices_compute_under_is_drawn_apart_from_all_else() -> None:
+def test_who_is_there_and_what_devices_compute_under_is_drawn_apart_from_all_else():
     hot = {"floor": 0.5, "warm_up_s": 300.0, "cool_down_s": 300.0}
     plain = build_fleet(5, 0, Clients(), Server())
     clients = Clients(
@@ -129,12 +127,12 @@ def test_who_is_there_and_what_devices_compute_under_is_drawn_apart_from_all_els
     assert len({tuple(day) for day in days[0]}) == 5
 
 
-def test_only_a_deadline_leaves_everybody_there() -> None:
+def test_only_a_deadline_leaves_everybody_there():
     fleet = build_fleet(2, 0, Clients(availability={"lost": "deadline", "deadline_s": 60.0}), Server())
     assert fleet.presence is None
 
 
-def test_a_training_factor_slows_training_alone() -> None:
+def test_a_training_factor_slows_training_alone():
     compute = {"macs_per_s": 1e9, "training_factor": 3.0}
     fleet = build_fleet(2, 0, Clients(compute=compute), Server())
     step = Work.of(6e9)

@@ -1,9 +1,5 @@
 """Links are drawn as the profile has them, vary as the trace does, or have the rates that were given."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy.stats import ks_2samp, spearmanr
@@ -18,14 +14,12 @@ from sfl_sim.system.network import correlated, draw_links, scaled_trace
 from sfl_sim.system.profiles import available, find, read_table
 
 
-def means_bps(links: list[RateTrace]) -> np.ndarray:
+def means_bps(links):
     return np.array([link.mean_bps for link in links])
 
 
 @pytest.mark.parametrize("profile", available("network"))
-def test_drawn_rates_have_the_quantiles_of_the_table_and_one_quantile_serves_both_directions(
-    profile: str,
-) -> None:
+def test_drawn_rates_have_the_quantiles_of_the_table_and_one_quantile_serves_both_directions(profile):
     n = 20_000
     uplinks, downlinks, _ = draw_links(n, stream(0, "links"), NetworkSection(profile=profile))
     table = read_table(find("network", profile, ""), ["quantile"], "")
@@ -78,13 +72,13 @@ def test_fast_phones_have_fast_uplinks_as_far_as_asked_for(correlation):
     assert ks_2samp(up, plain).statistic < 1.95 * np.sqrt(2 / n)
 
 
-def test_mobiperf_has_the_medians_of_the_raw_tests() -> None:
+def test_mobiperf_has_the_medians_of_the_raw_tests():
     uplinks, downlinks, _ = draw_links(20_001, stream(0, "links"), NetworkSection())
     assert np.median(means_bps(uplinks)) == pytest.approx(1.369e6, rel=0.1)
     assert np.median(means_bps(downlinks)) == pytest.approx(2.341e6, rel=0.1)
 
 
-def test_fixed_rates_are_constant_links() -> None:
+def test_fixed_rates_are_constant_links():
     network = NetworkSection(uplink_bps=[1e6, 2e6], downlink_bps=8e6, latency_s=0.05, scale=2)
     uplinks, downlinks, latency_s = draw_links(2, stream(0, "links"), network)
     assert list(uplinks) == [RateTrace(2e6), RateTrace(4e6)]
@@ -92,7 +86,7 @@ def test_fixed_rates_are_constant_links() -> None:
     assert latency_s.tolist() == [0.05, 0.05]
 
 
-def test_a_trace_alone_is_the_rate_itself() -> None:
+def test_a_trace_alone_is_the_rate_itself():
     uplinks, _, _ = draw_links(3, stream(0, "links"), NetworkSection(profile=None, trace="hsdpa_bus"))
     table = read_table(find("network/traces", "hsdpa_bus", ""), ["time_s"], "")
     times_s, rates_bps = table.numbers("time_s"), table.numbers("uplink_bps")[:-1]
@@ -102,7 +96,7 @@ def test_a_trace_alone_is_the_rate_itself() -> None:
     assert uplinks[0].pattern.rates_bps == rates_bps.tolist()
 
 
-def test_a_trace_with_a_profile_varies_around_each_clients_own_mean() -> None:
+def test_a_trace_with_a_profile_varies_around_each_clients_own_mean():
     steady, varying = (
         draw_links(4, stream(0, "links"), NetworkSection(trace=trace))[0] for trace in (None, "hsdpa_bus")
     )
@@ -114,13 +108,13 @@ def test_a_trace_with_a_profile_varies_around_each_clients_own_mean() -> None:
         assert link.transfer_s(0.0, size_bytes) == pytest.approx(periods * link.pattern.period_s)
 
 
-def trace_file(path: Path, *rates_bps: float) -> str:
+def trace_file(path, *rates_bps):
     rows = [f"{time_s},{rate_bps},{rate_bps}" for time_s, rate_bps in enumerate([*rates_bps, rates_bps[0]])]
     path.write_text("\n".join(["time_s,uplink_bps,downlink_bps", *rows]))
     return str(path)
 
 
-def test_each_client_may_have_a_trace_of_its_own_with_the_rates_that_it_has(tmp_path: Path) -> None:
+def test_each_client_may_have_a_trace_of_its_own_with_the_rates_that_it_has(tmp_path):
     files = [trace_file(tmp_path / f"{n}.csv", n * 1e6, 3 * n * 1e6) for n in (1, 2, 3)]
     listed, _, _ = draw_links(3, stream(0, "links"), NetworkSection(profile=None, trace=files))
     assert means_bps(listed) == pytest.approx([2e6, 4e6, 6e6])
@@ -141,7 +135,7 @@ def test_each_client_may_have_a_trace_of_its_own_with_the_rates_that_it_has(tmp_
         draw_links(4, stream(0, "links"), NetworkSection(profile=None, trace=str(tmp_path / "empty")))
 
 
-def test_it_is_told_that_a_trace_of_ones_own_varies_around_a_profiles_rates(tmp_path: Path) -> None:
+def test_it_is_told_that_a_trace_of_ones_own_varies_around_a_profiles_rates(tmp_path):
     own = trace_file(tmp_path / "mine.csv", 1e6, 2e6)
     note = scaled_trace(NetworkSection(trace=own))
     assert note is not None
@@ -150,19 +144,19 @@ def test_it_is_told_that_a_trace_of_ones_own_varies_around_a_profiles_rates(tmp_
     assert scaled_trace(NetworkSection(trace="hsdpa_bus")) is None
 
 
-def test_each_client_begins_somewhere_in_the_trace_with_both_directions_at_once() -> None:
+def test_each_client_begins_somewhere_in_the_trace_with_both_directions_at_once():
     uplinks, downlinks, _ = draw_links(1000, stream(0, "links"), NetworkSection(trace="hsdpa_metro"))
     phases_s = np.array([link.phase_s for link in uplinks])
     assert phases_s.tolist() == [link.phase_s for link in downlinks]
     assert np.abs(np.sort(phases_s) / 120 - np.arange(1000) / 1000).max() < 1.95 / np.sqrt(1000)
 
 
-def test_a_client_keeps_its_link_when_others_join() -> None:
+def test_a_client_keeps_its_link_when_others_join():
     few, many = (draw_links(n, stream(0, "links"), NetworkSection(trace="hsdpa_bus"))[0] for n in (3, 30))
     assert means_bps(few).tolist() == means_bps(many)[:3].tolist()
     assert [link.phase_s for link in few] == [link.phase_s for link in list(many)[:3]]
 
 
-def test_a_wrong_number_of_rates_is_refused() -> None:
+def test_a_wrong_number_of_rates_is_refused():
     with pytest.raises(ScenarioError, match=r"clients.network.uplink_bps: .*found 3; allowed: 2 entries"):
         draw_links(2, stream(0, "links"), NetworkSection(uplink_bps=[1, 2, 3], downlink_bps=1))

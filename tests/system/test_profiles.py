@@ -1,7 +1,5 @@
 """Shipped profiles say where they come from; what cannot be used is refused with file, line and column."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -23,7 +21,7 @@ SHIPPED = [(kind, name) for kind in KINDS for name in available(kind)]
 HEADER = {"what", "source", "unit", "n", "derived", "licence", "caution"}
 
 
-def draw(kind: str, profile: str | Path) -> None:
+def draw(kind, profile):
     """Use a profile as a run does."""
     rng = np.random.default_rng(0)
     match kind:
@@ -39,7 +37,7 @@ def draw(kind: str, profile: str | Path) -> None:
             draw_presence(2, rng, Availability(profile=str(profile)))
 
 
-def test_there_are_profiles_of_every_kind() -> None:
+def test_there_are_profiles_of_every_kind():
     assert {"ai_benchmark"} <= set(available("devices"))
     assert {"fedscale", "mobiperf"} <= set(available("network"))
     assert len(available("network/traces")) >= 3
@@ -48,7 +46,7 @@ def test_there_are_profiles_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), SHIPPED)
-def test_every_shipped_profile_loads_and_says_where_it_comes_from(kind: str, name: str) -> None:
+def test_every_shipped_profile_loads_and_says_where_it_comes_from(kind, name):
     draw(kind, name)
     lines = find(kind, name, "clients").read_text(encoding="utf-8").splitlines()
     header = dict(line.removeprefix("# ").split(": ", 1) for line in lines if line.startswith("#"))
@@ -57,12 +55,12 @@ def test_every_shipped_profile_loads_and_says_where_it_comes_from(kind: str, nam
 
 
 @pytest.mark.parametrize(("kind", "name"), SHIPPED)
-def test_the_readme_describes_every_shipped_profile(kind: str, name: str) -> None:
+def test_the_readme_describes_every_shipped_profile(kind, name):
     readme = (find("devices", "ai_benchmark", "").parents[1] / "README.md").read_text(encoding="utf-8")
     assert re.search(rf"^## .*\b{name}\b", readme, re.MULTILINE)
 
 
-def test_the_examples_in_the_readme_can_be_used(tmp_path: Path) -> None:
+def test_the_examples_in_the_readme_can_be_used(tmp_path):
     readme = (find("devices", "ai_benchmark", "").parents[1] / "README.md").read_text(encoding="utf-8")
     examples = re.findall(r"```csv\n(.*?)```", readme, re.DOTALL)
     for kind, example in zip((*KINDS, "availability"), examples, strict=True):
@@ -71,9 +69,7 @@ def test_the_examples_in_the_readme_can_be_used(tmp_path: Path) -> None:
         draw(kind, own)
 
 
-def test_an_installed_wheel_has_its_profiles_inside_the_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_wheel_has_its_profiles_inside_the_package(tmp_path, monkeypatch):
     inside = tmp_path / "sfl_sim" / "profiles" / "devices"
     inside.mkdir(parents=True)
     (inside / "packed.csv").touch()
@@ -81,7 +77,7 @@ def test_an_installed_wheel_has_its_profiles_inside_the_package(
     assert available("devices") == ["packed"]
 
 
-def test_a_misspelt_name_is_answered_with_the_names_there_are() -> None:
+def test_a_misspelt_name_is_answered_with_the_names_there_are():
     with pytest.raises(ScenarioError) as raised:
         draw("network", "mobipref")
     assert str(raised.value) == (
@@ -90,12 +86,12 @@ def test_a_misspelt_name_is_answered_with_the_names_there_are() -> None:
     )
 
 
-def test_a_missing_file_is_named() -> None:
+def test_a_missing_file_is_named():
     with pytest.raises(ScenarioError, match=r"clients.network.trace: no file .*found 'nowhere/ride.csv'"):
         draw("network/traces", "nowhere/ride.csv")
 
 
-def test_a_profile_may_lie_below_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_may_lie_below_the_home_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "rates.csv").write_text("uplink_bps\n2.5\n")
     assert find("network", "~/rates.csv", "key") == tmp_path / "rates.csv"
@@ -105,13 +101,13 @@ def test_a_profile_may_lie_below_the_home_directory(tmp_path: Path, monkeypatch:
         per_client("~nobody-of-that-name/rates.csv", 1, "key")
 
 
-def test_a_shipped_name_wins_over_a_file_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shipped_name_wins_over_a_file_of_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mobiperf").write_text("not a profile")
     draw("network", "mobiperf")
 
 
-def test_comments_blank_lines_other_columns_and_a_byte_order_mark_do_no_harm(tmp_path: Path) -> None:
+def test_comments_blank_lines_other_columns_and_a_byte_order_mark_do_no_harm(tmp_path):
     own = tmp_path / "own.csv"
     own.write_text('\ufeff# source: me\n\nnote, rate\n"a, b", 5\n# later\nc, 7\n', encoding="utf-8")
     table = read_table(own, ["rate"], "key")
@@ -154,7 +150,7 @@ KEYS = {
         (DEVICES + "a,1,1\nb\0b,2,1\n", ":3", r"is not text (found '\x00')"),
     ],
 )
-def test_what_is_no_table_is_refused(tmp_path: Path, text: str, place: str, problem: str) -> None:
+def test_what_is_no_table_is_refused(tmp_path, text, place, problem):
     own = tmp_path / "own.csv"
     own.write_text(text)
     with pytest.raises(ScenarioError) as raised:
@@ -193,9 +189,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: str, place: str, prob
         ),
     ],
 )
-def test_a_cell_that_cannot_be_used_is_refused_in_one_line(
-    tmp_path: Path, kind: str, rows: str, line: int, column: str, found: str, allowed: str
-) -> None:
+def test_a_cell_that_cannot_be_used_is_refused_in_one_line(tmp_path, kind, rows, line, column, found, allowed):
     own = tmp_path / "own.csv"
     own.write_text(HEADINGS[kind] + rows)
     with pytest.raises(ScenarioError) as raised:
@@ -204,14 +198,14 @@ def test_a_cell_that_cannot_be_used_is_refused_in_one_line(
     assert str(raised.value).startswith(f"{own}:{line}: {KEYS[kind]}: {problem}")
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_text_is_refused(tmp_path):
     picture = tmp_path / "picture.csv"
     picture.write_bytes(b"\x89PNG\r\n\xff\xfe\x00")
     with pytest.raises(ScenarioError, match=r"picture\.csv:1: clients\.compute\.profile: is not UTF-8 text"):
         draw("devices", picture)
 
 
-def test_closed_stretches_are_allowed_in_a_trace(tmp_path: Path) -> None:
+def test_closed_stretches_are_allowed_in_a_trace(tmp_path):
     ride = tmp_path / "ride.csv"
     ride.write_text(TRACE + "0,0,5\n1,8,0\n2,0,5\n")
     uplinks, downlinks, _ = draw_links(1, np.random.default_rng(0), NetworkSection(profile=None, trace=str(ride)))
@@ -221,30 +215,30 @@ def test_closed_stretches_are_allowed_in_a_trace(tmp_path: Path) -> None:
 # Numbers given for the clients
 
 
-def test_one_value_stands_for_all_clients_and_a_list_for_each() -> None:
+def test_one_value_stands_for_all_clients_and_a_list_for_each():
     assert per_client(5, 3, "key").tolist() == [5, 5, 5]
     assert per_client([1, 2, 3], 3, "key").tolist() == [1, 2, 3]
     assert per_client(0, 1, "key", zero_allowed=True).tolist() == [0]
 
 
 @pytest.mark.parametrize("entries", [[1.0], [1.0, 2.0, 3.0, 4.0]])
-def test_a_list_of_another_length_is_refused(entries: list[float]) -> None:
+def test_a_list_of_another_length_is_refused(entries):
     with pytest.raises(ScenarioError, match=rf"clients.x: .*found {len(entries)}; allowed: 3 entries"):
         per_client(entries, 3, "clients.x")
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), [1, 0], [1, -2]])
-def test_only_finite_numbers_above_zero_are_rates(value: float | list[float]) -> None:
+def test_only_finite_numbers_above_zero_are_rates(value):
     with pytest.raises(ScenarioError, match=r"clients.x: .*allowed: a number above 0"):
         per_client(value, 2, "clients.x")
 
 
-def test_zero_may_be_allowed_but_nothing_below() -> None:
+def test_zero_may_be_allowed_but_nothing_below():
     with pytest.raises(ScenarioError, match=r"found -1.0; allowed: a number, 0 or above"):
         per_client([0, -1], 2, "key", zero_allowed=True)
 
 
-def test_a_column_says_which_client_a_row_is_of(tmp_path: Path) -> None:
+def test_a_column_says_which_client_a_row_is_of(tmp_path):
     rates = tmp_path / "rates.csv"
     rates.write_text("client,uplink_bps\n2,30\n0,10\n1,20\n")
     assert per_client(str(rates), 3, "clients.network.uplink_bps").tolist() == [10, 20, 30]
@@ -258,7 +252,7 @@ def test_a_column_says_which_client_a_row_is_of(tmp_path: Path) -> None:
         ("0 1 phone", ":4: clients.network.uplink_bps: .*'client' .*found 'phone'"),
     ],
 )
-def test_clients_that_are_named_wrongly_are_refused(tmp_path: Path, names: str, line: str) -> None:
+def test_clients_that_are_named_wrongly_are_refused(tmp_path, names, line):
     rates = tmp_path / "rates.csv"
     rates.write_text("client,uplink_bps\n" + "".join(f"{name},10\n" for name in names.split()))
     with pytest.raises(ScenarioError, match=line):
