@@ -52,7 +52,7 @@ class Chain(Tiered, SplitStep):
         super().__init__(task, options)
         shared = self.shared
         if options is not None and options != type(options)():
-            key, value = next((key, one) for key, one in options if one != getattr(type(options)(), key))
+            key, value = next((key, value) for key, value in options if value != getattr(type(options)(), key))
             raise ScenarioError("has no effect where tiers have cuts", key=f"method.{key}", found=value)
         self.shares_server_model = self.depends_on_time = shared
         self.forgets_lost = not shared

@@ -69,8 +69,8 @@ class PolicyInput:
 
     def cut(self, c: int) -> int:
         """Give the cut that a client has had last."""
-        own = self.held.get(c)
-        return own[max(own)] if own else self.begins
+        by_round = self.held.get(c)
+        return by_round[max(by_round)] if by_round else self.begins
 
     def server_s(self, c: int, cut: int) -> float:
         """Estimate the seconds for which a worker of the server trains with a client in a round."""
@@ -118,7 +118,7 @@ def makespan(known: PolicyInput, clients: Sequence[int]) -> dict[int, int]:
         return sum(known.server_s(c, cut) for c, cut in cuts.items()) / known.seen.workers
 
     while work_s(cuts) > clients_s(cuts):
-        deeper = {c: min(above) for c, cut in cuts.items() if (above := [each for each in known.cuts if each > cut])}
+        deeper = {c: min(above) for c, cut in cuts.items() if (above := [more for more in known.cuts if more > cut])}
         if not deeper:
             break
         first = min(deeper, key=lambda c: known.alone_s(c, deeper[c]))

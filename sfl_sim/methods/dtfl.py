@@ -69,8 +69,8 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
     def times_s(self, c: int) -> dict[int, float]:
         """Estimate the seconds of a client's round with each cut: of device or server, the slower one, and uplink."""
         seen, current = self.task.seen, self.held[c][max(self.held[c])]
-        rounds = [each for each, cut in self.held[c].items() if cut == current and each in seen.rounds[c]]
-        device_s = smoothed([seen.rounds[c][each].device_s for each in rounds])
+        rounds = [number for number, cut in self.held[c].items() if cut == current and number in seen.rounds[c]]
+        device_s = smoothed([seen.rounds[c][number].device_s for number in rounds])
         samples, server, up_bps = self.data.seen(c), seen.server_macs_per_s, seen.up_bps(c)
         assert server is not None
         assert up_bps is not None
@@ -136,5 +136,5 @@ def deepest(times_s: Mapping[int, Mapping[int, float]]) -> dict[int, int]:
     """
     if not times_s:
         return {}
-    longest_s = max(min(own.values()) for own in times_s.values())
-    return {c: max(key for key, time_s in own.items() if time_s <= longest_s) for c, own in times_s.items()}
+    longest_s = max(min(by_key.values()) for by_key in times_s.values())
+    return {c: max(key for key, time_s in by_key.items() if time_s <= longest_s) for c, by_key in times_s.items()}

@@ -82,9 +82,9 @@ class TrainAggregated(TrainMerged):
         virtual, g_virtual, members = self._virtual(torch.split(z.detach(), sizes), g_of, n_virtual)
         virtual.requires_grad_(z.requires_grad)
         clients = zip(torch.split(out, sizes), g_of, n_virtual, strict=True)
-        own = torch.cat([(rows[n:] * g_rows[n:]).flatten() for rows, g_rows, n in clients])
+        alone = torch.cat([(rows[n:] * g_rows[n:]).flatten() for rows, g_rows, n in clients])
         # The sum whose gradient is wanted: gradients at outputs are constants in it.
-        differentiate(own.sum() + (part2.weights(virtual, training=True) * g_virtual).sum())
+        differentiate(alone.sum() + (part2.weights(virtual, training=True) * g_virtual).sum())
         self.optimiser.step(part2.weights)
         gradient: Tensor | None = z.grad
         if gradient is not None and virtual.grad is not None:
@@ -103,9 +103,9 @@ class TrainAggregated(TrainMerged):
         n = max(n_virtual)
         rows, g_rows = z[0].new_zeros(n, *z[0].shape[1:]), g[0].new_zeros(n, *g[0].shape[1:])
         weights, members = z[0].new_zeros(2, n, *[1] * (z[0].dim() - 1))
-        for own, g_own, count, weight in zip(z, g, n_virtual, self.weights, strict=True):
-            rows[:count] += weight * own[:count]
-            g_rows[:count] += g_own[:count]
+        for z_c, g_c, count, weight in zip(z, g, n_virtual, self.weights, strict=True):
+            rows[:count] += weight * z_c[:count]
+            g_rows[:count] += g_c[:count]
             weights[:count] += weight
             members[:count] += 1
         return rows / weights, g_rows, members

@@ -175,7 +175,7 @@ def merged_moments(one: Moments, other: Moments) -> Moments:
     total = one[0] + other[0]
     share = (one[0] / total.clamp(min=1e-30)).unsqueeze(1)
     mean = share * one[1] + (1 - share) * other[1]
-    spread = [each[2] + (mean - each[1]).square() for each in (one, other)]
+    spread = [variance + (mean - its_mean).square() for _, its_mean, variance in (one, other)]
     return total, mean, share * spread[0] + (1 - share) * spread[1]
 
 

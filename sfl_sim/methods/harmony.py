@@ -222,11 +222,11 @@ class Upload(Step):
 
     def run(self, w: Bundle, z_pp: Value, z_p: Value | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """z++ (n, ...), z+ (n, ...) and the bits I (n,): all but the labels."""
-        own, labels = z_pp.load()
+        features, labels = z_pp.load()
         if z_p is None:
-            return own, None, None
+            return features, None, None
         other, other_labels = z_p.load()
-        return own, other, labels == other_labels
+        return features, other, labels == other_labels
 
 
 @dataclass(frozen=True)

@@ -91,9 +91,8 @@ class Hierarchical(Tiered):
             setattr(self, trait, getattr(self.whole, trait))
         self.hosts = {server: host(task, options) for server in first.servers}
         above = {server: host(task, options) for tier in others for server in tier.servers}
-        parts = {
-            server: dict(enumerate(_parts(one))) for server, one in (self.hosts | above | {SERVER: self.whole}).items()
-        }
+        methods = self.hosts | above | {SERVER: self.whole}
+        parts = {server: dict(enumerate(_parts(method))) for server, method in methods.items()}
         self.tree = Tree(task.tiers, parts, self._clients_hold)
 
     def _clients_hold(self) -> int:
@@ -121,8 +120,8 @@ class Hierarchical(Tiered):
 
     def client_cuts(self, clients: Sequence[int]) -> Sequence[int]:
         """Give the cut of each of the round's clients, as the host of the server that serves it has it."""
-        own = {c: server for server, group in self._groups.items() for c in group}
-        return [cut for c in clients for cut in self.hosts[own[c]].client_cuts([c])]
+        home = {c: server for server, group in self._groups.items() for c in group}
+        return [cut for c in clients for cut in self.hosts[home[c]].client_cuts([c])]
 
     def held_bytes(self, clients: Sequence[int]) -> dict[ServerNode, int]:
         """Give the bytes of models that each server of the first tier holds while `clients` train, if known."""

@@ -66,7 +66,7 @@ class HoSfl(SplitMethod, survives=True):
         self.batch_size = task.data.common("batch_size", task.method)
         self.initial = self.part1.snapshot()
         """What every client holds before the first step."""
-        self.own: dict[int, Replica] = {}
+        self.part1s: dict[int, Replica] = {}
         """Part-1 of each client that has taken part."""
         self.history: list[Done] = []
         self.n_taken: dict[int, int] = {}
@@ -89,19 +89,19 @@ class HoSfl(SplitMethod, survives=True):
         first, last = self.n_taken.get(c, 0), len(self.history)
         numbers_bytes = 2 * SCALAR_BYTES * self.options.directions * (last - first)
         replays = {"replay": True, "model": False, "cheaper": numbers_bytes <= self.part1.size_bytes}
-        if c not in self.own:
-            self.own[c] = yield send(self.initial, c, c)
+        if c not in self.part1s:
+            self.part1s[c] = yield send(self.initial, c, c)
         if first < last and replays[self.options.catch_up]:
             missed = yield send(Missed(self.history[first:], numbers_bytes), SERVER, c)
             for number in range(first, last):
                 if number and self.history[number].round > self.history[number - 1].round:
-                    yield on(c, Renew(), self.own[c])
-                yield on(c, self.history[number].step, self.own[c], One(missed, number - first))
+                    yield on(c, Renew(), self.part1s[c])
+                yield on(c, self.history[number].step, self.part1s[c], MissedStep(missed, number - first))
                 self.n_taken[c] = number + 1
         elif first < last:
-            self.own[c] = yield send(self.part1, AGGREGATOR, c)
+            self.part1s[c] = yield send(self.part1, AGGREGATOR, c)
         self.n_taken[c] = last
-        yield on(c, Renew(), self.own[c])
+        yield on(c, Renew(), self.part1s[c])
 
     def step(self, batches: Mapping[int, Batch], round: int, number: int) -> Flow:
         """One step of both parts; gives the clients that have taken it."""
@@ -122,20 +122,20 @@ class HoSfl(SplitMethod, survives=True):
     def client(self, c: int, batch: Batch, directions: Directions, round: int) -> Flow:
         """Send activations, and the slopes along the directions of what their gradient says of part-1."""
         yield send(Value("seeds", SCALAR_BYTES * directions.count, content=directions.seeds()), SERVER, c)
-        own = self.own[c]
-        smashed = yield on(c, ForwardOnly(), own, batch)
-        sent = yield from self.wire.upload(smashed, own.part, batch, c, round)
+        part1 = self.part1s[c]
+        smashed = yield on(c, ForwardOnly(), part1, batch)
+        sent = yield from self.wire.upload(smashed, part1.part, batch, c, round)
         kept = State("gradient")
         gradient = yield on(SERVER, HoDifferentiate(), kept, self.part2, sent)
         self.arrived[c] = kept
-        gradient = yield from self.wire.download(gradient, sent, own, c, round)
-        slopes = yield on(c, Slopes(directions), own, batch, smashed, gradient)
+        gradient = yield from self.wire.download(gradient, sent, part1, c, round)
+        slopes = yield on(c, Slopes(directions), part1, batch, smashed, gradient)
         return (yield send(slopes, c, SERVER))
 
     def follow(self, c: int, step: SeededStep, mean: Value) -> Flow:
         """Send the mean slopes to client `c`, which takes the step."""
         mean = yield send(mean, SERVER, c)
-        yield on(c, step, self.own[c], mean)
+        yield on(c, step, self.part1s[c], mean)
         self.n_taken[c] = len(self.history)
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
@@ -158,7 +158,7 @@ class Missed(Value):
         return torch.stack([slopes.load() for slopes in self.made_of]), self.seeds
 
 
-class One(Value):
+class MissedStep(Value):
     """The numbers of one of the steps that a client has missed."""
 
     __slots__ = ("made_of", "number")

@@ -124,14 +124,14 @@ class Assistants:
         A client whose counts come later can assist from then on.
         """
 
-        def tell(telling: Flow, told: Event) -> Flow:
+        def tell(telling: Flow, arrival: Event) -> Flow:
             yield from telling
-            yield occur(told)
+            yield occur(arrival)
 
         for c, telling in enumerate(tellings):
-            told = Event(f"the label counts of client {c}")
-            self.registered.append(told)
-            yield start(tell(telling, told))
+            arrival = Event(f"the label counts of client {c}")
+            self.registered.append(arrival)
+            yield start(tell(telling, arrival))
         yield wait(self.registered, self.patience_s)
 
 

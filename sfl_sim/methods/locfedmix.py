@@ -181,20 +181,20 @@ class TrainMixed(Step):
         z = z.detach().requires_grad_(not part2.part.first)
         mixed, targets = [], []
         for pair in self.pairs:
-            (one, y_one), (other, y_other) = theirs[pair.one], theirs[pair.other]
-            rows = min(len(one), len(other))
-            mixed.append(torch.lerp(other[:rows], one[:rows], pair.share))
+            (z_one, y_one), (z_other, y_other) = theirs[pair.one], theirs[pair.other]
+            rows = min(len(z_one), len(z_other))
+            mixed.append(torch.lerp(z_other[:rows], z_one[:rows], pair.share))
             targets.append((y_one[:rows], y_other[:rows]))
         answers = part2.weights(torch.cat([z, *mixed]), training=True)
         out = torch.split(answers, [*sizes, *map(len, mixed)])
         n_mixtures = Counter(pair.one for pair in self.pairs)
-        own = [k * loss_of(scores, y) for k, scores, (_, y) in zip(self.shares, out, theirs, strict=False)]
-        others = [
+        losses = [k * loss_of(scores, y) for k, scores, (_, y) in zip(self.shares, out, theirs, strict=False)]
+        losses += [
             self.shares[pair.one] / n_mixtures[pair.one]
             * (pair.share * loss_of(scores, y_one) + (1 - pair.share) * loss_of(scores, y_other))
             for pair, scores, (y_one, y_other) in zip(self.pairs, out[len(sizes) :], targets, strict=True)
         ]  # fmt: skip
-        differentiate(torch.stack([*own, *others]).sum())
+        differentiate(torch.stack(losses).sum())
         self.optimiser.step(part2.weights)
         if z.grad is None:
             return None

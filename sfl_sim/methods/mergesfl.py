@@ -68,8 +68,8 @@ class MergeSFL(Pooled, regular=True, survives=True, tiered=True):
 
     def client_step(self, c: int, sizes: Mapping[int, int], round: int) -> Step:
         """The client's step with eta_c = eta b_c / b_max."""
-        own = self.optimiser(round, c)
-        return Backward(replace(own, lr=own.lr * (sizes[c] / self.batch_size)))
+        usual = self.optimiser(round, c)
+        return Backward(replace(usual, lr=usual.lr * (sizes[c] / self.batch_size)))
 
     def merge(self, copies: Mapping[int, Replica | Bundle], sizes: Mapping[int, int]) -> Flow:
         """w1 <- sum_c k_c w1_c, with k_c by samples, or by the sizes of mini-batches if these are regulated."""

@@ -92,8 +92,8 @@ class ObservedTimes:
     @staticmethod
     def _smoothed(rounds: Mapping[int, ClientRound], amount: str, per: str) -> float | None:
         rate = None
-        for each in rounds.values():
-            if getattr(each, per):
-                new = getattr(each, amount) / getattr(each, per)
+        for visit in rounds.values():
+            if getattr(visit, per):
+                new = getattr(visit, amount) / getattr(visit, per)
                 rate = new if rate is None else NEWEST * new + (1 - NEWEST) * rate
         return rate

@@ -263,7 +263,7 @@ class Smofi(ServerCopies, regular=True, survives=True):
 
     def shares(self, delta: Sequence[int]) -> list[float]:
         """Share of each buffer in mbar by (5) and (6); delta_j is not positive while client j is active."""
-        return [(max(0, each) + 1) ** self.options.staleness / len(delta) for each in delta]
+        return [(max(0, delta_j) + 1) ** self.options.staleness / len(delta) for delta_j in delta]
 
     def unless_lost(self, j: int, flow: Flow, now: FusionProgress) -> Flow:
         """Run a flow of client j; once j is lost, no other flow waits for it."""

@@ -162,7 +162,7 @@ class Tree:
         """Average up all tiers that are due in this round, then send down what has come of it."""
         weights, averaged = self.weights, []
         for level, tier in enumerate(self.tiers.tiers):
-            if round % prod(each.every for each in self.tiers.tiers[: level + 1]):
+            if round % prod(below.every for below in self.tiers.tiers[: level + 1]):
                 break
             weights = yield from self._up(tier, weights)
             averaged.append(tier)

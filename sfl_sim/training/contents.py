@@ -63,7 +63,7 @@ def _storable(content: Any, tensors: dict[int, tuple[Tensor, Tensor]]) -> Any:
         if isinstance(content, plain):
             return plain(content)  # of numpy's floats, too, which are no plain ones
     if isinstance(content, list | tuple):
-        return (list if isinstance(content, list) else tuple)(_storable(one, tensors) for one in content)
+        return (list if isinstance(content, list) else tuple)(_storable(item, tensors) for item in content)
     if isinstance(content, Mapping):
         return {_storable(key, tensors): _storable(value, tensors) for key, value in content.items()}
     raise Unstorable(f"objects of type {type(content).__name__} cannot be stored")

@@ -142,7 +142,7 @@ def answer(model: Deployed, x: Tensor, y: Tensor, prepare: Prepare) -> Answers:
                 entropy.append(torch.full(labels.shape, -torch.inf if is_whole else torch.inf, device=y.device))
                 device.append((final.argmax(dim=1) == labels) & is_whole)
             server.append(final.argmax(dim=1) == labels)
-    nats = [one.float() for one in entropy]
+    nats = [chunk.float() for chunk in entropy]
     return Answers(*(torch.cat(parts).cpu().numpy() for parts in (nats, device, server)))
 
 

@@ -84,7 +84,7 @@ def _held_by(network: Network) -> NDArray[np.int64]:
 
     def after_layer(_layer: nn.Module, inputs: tuple[Tensor], out: Tensor) -> None:
         last = kept | {_address(out): out.untyped_storage().nbytes()}
-        whole = last | {_address(each): each.untyped_storage().nbytes() for each in inputs}
+        whole = last | {_address(x): x.untyped_storage().nbytes() for x in inputs}
         by_cut.append((sum(last.values()), sum(whole.values())))
 
     def is_a_weight(_adapter: nn.Module, _inputs: object, out: Tensor) -> None:

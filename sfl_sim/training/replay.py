@@ -239,9 +239,9 @@ def _fill(state: State, content: Any) -> None:
 def _weak(content: Any, gone: Callable[[Any], object]) -> Any:
     """Replace objects in `content` by weak references; `gone` is called when one of them has been freed."""
     if isinstance(content, tuple | list):
-        return type(content)(_weak(one, gone) for one in content)
+        return type(content)(_weak(item, gone) for item in content)
     if isinstance(content, Mapping):
-        return {key: _weak(one, gone) for key, one in content.items()}
+        return {key: _weak(item, gone) for key, item in content.items()}
     return content if content is None or isinstance(content, bool | int | float | str) else ref(content, gone)
 
 
@@ -250,7 +250,7 @@ def _strong(weak: Any) -> Any:
     if isinstance(weak, tuple | list):
         return type(weak)(map(_strong, weak))
     if isinstance(weak, Mapping):
-        return {key: _strong(one) for key, one in weak.items()}
+        return {key: _strong(item) for key, item in weak.items()}
     return weak() if isinstance(weak, ref) else weak
 
 

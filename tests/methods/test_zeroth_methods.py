@@ -106,7 +106,7 @@ def test_all_clients_have_one_part_1_to_the_bit_and_who_was_away_catches_up(catc
     rounds = [[0, 1, 2], [0, 1], [0, 1], [0, 1, 2]]
     method = run("ho_sfl", options, rounds, (6, 6, 6), optimizer=optimizer, momentum=0.9).method
     for c in (0, 1, 2):
-        assert torch.equal(method.own[c].weights.flat, method.part1.weights.flat)
+        assert torch.equal(method.part1s[c].weights.flat, method.part1.weights.flat)
 
 
 def test_ho_sfl_sends_numbers_instead_of_models():

@@ -145,4 +145,4 @@ class Codec(BaseModel, ABC):
         """Give the decoded samples of x (n, ...), each coded as a message of its own, without draws."""
         unused = np.random.default_rng(0)
         messages = [x] if self.samplewise else torch.split(x, 1)
-        return torch.cat([self.decode(self.encode(one, unused), tuple(one.shape), one.dtype) for one in messages])
+        return torch.cat([self.decode(self.encode(x, unused), tuple(x.shape), x.dtype) for x in messages])

@@ -67,12 +67,12 @@ class TopK(Codec):
     def unpack(self, data: bytes, shape: Shape, dtype: torch.dtype) -> Code:
         k, numel, n = self.k(shape, dtype), math.prod(shape[1:]), shape[0]
         sent = torch.float16 if self.values == "fp16" else dtype
-        n_bytes, each = n * k * sent.itemsize, _index_bytes(k, numel)
+        n_bytes, row_bytes = n * k * sent.itemsize, _index_bytes(k, numel)
         values, rest = of_raw(data[:n_bytes], (n, k), sent), data[n_bytes:]
         if k == numel:
             return values, torch.arange(k).expand(n, k)
-        rows = [rest[each * sample : each * (sample + 1)] for sample in range(n)]
-        if each == math.ceil(numel / 8):
+        rows = [rest[row_bytes * sample : row_bytes * (sample + 1)] for sample in range(n)]
+        if row_bytes == math.ceil(numel / 8):
             marked = torch.stack([of_raw(row, (numel,), torch.bool) for row in rows]) if n else torch.empty(0, numel)
             return values, marked.nonzero()[:, 1].view(n, k)
         width = math.ceil(math.log2(numel))
