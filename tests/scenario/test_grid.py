@@ -56,20 +56,19 @@ def test_every_value_knows_where_the_grid_gives_it():
 
 
 @pytest.mark.parametrize(
-    ("grid", "key", "problem"),
+    ("grid", "key"),
     [
-        ({"seed": [1, 2]}, "grid.seed", "cannot vary in a grid, use repeats for several seeds"),
-        ([{"model.cut": 1}, {"repeats": [1, 2]}], "grid.1.repeats", "cannot vary in a grid"),
-        ({"name": ["a"]}, "grid.name", "cannot vary in a grid"),
-        ({"grid.model.cut": [1]}, "grid.grid.model.cut", "cannot vary in a grid"),
-        ({"model.cut": []}, "grid.model.cut", "has no values"),
+        ({"seed": [1, 2]}, "grid.seed"),
+        ([{"model.cut": 1}, {"repeats": [1, 2]}], "grid.1.repeats"),
+        ({"name": ["a"]}, "grid.name"),
+        ({"grid.model.cut": [1]}, "grid.grid.model.cut"),
+        ({"model.cut": []}, "grid.model.cut"),
     ],
 )
-def test_some_keys_cannot_vary(grid, key, problem):
+def test_some_keys_cannot_vary(grid, key):
     with pytest.raises(ScenarioError) as caught:
         list(points(grid))
-
-    assert (caught.value.key, caught.value.problem) == (key, problem)
+    assert caught.value.key == key
 
 
 @pytest.mark.parametrize(
@@ -113,9 +112,8 @@ def test_points_are_named_by_their_values(grid, expected):
     ],
 )
 def test_two_points_alike_are_an_error(grid):
-    with pytest.raises(ScenarioError, match="two configurations of the grid are equal") as caught:
+    with pytest.raises(ScenarioError) as caught:
         named(grid)
-
     assert caught.value.key == "grid"
 
 
@@ -166,14 +164,15 @@ def test_another_kind_of_partition_starts_afresh_and_the_same_kind_does_not():
     assert set_keys(base, {"data.partition.kind": "dominant_label"}) == base
 
 
-@pytest.mark.parametrize("layer", [{"a": 1, "a.b": 2}, {"a.b": 2, "a": 1}])
-def test_a_key_and_one_below_it_cannot_both_be_set(layer):
-    with pytest.raises(ScenarioError, match=r"cannot be set together with a\.b"):
-        set_keys({"a": {"b": 3}}, layer)
-
-
-def test_there_are_no_keys_below_a_value():
-    with pytest.raises(ScenarioError, match="unknown key, lr holds a value") as caught:
-        set_keys({"train": {"lr": 0.1}}, {"train.lr.decay": 1})
-
-    assert caught.value.key == "train.lr.decay"
+@pytest.mark.parametrize(
+    ("base", "layer", "key"),
+    [
+        ({"a": {"b": 3}}, {"a": 1, "a.b": 2}, "a"),
+        ({"a": {"b": 3}}, {"a.b": 2, "a": 1}, "a"),
+        ({"train": {"lr": 0.1}}, {"train.lr.decay": 1}, "train.lr.decay"),
+    ],
+)
+def test_a_key_and_one_below_it_cannot_both_be_set_nor_one_below_a_value(base, layer, key):
+    with pytest.raises(ScenarioError) as caught:
+        set_keys(base, layer)
+    assert caught.value.key == key

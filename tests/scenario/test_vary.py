@@ -39,33 +39,31 @@ def test_all_cuts_are_found_out_later():
 
 
 @pytest.mark.parametrize(
-    ("texts", "line"),
+    ("texts", "key", "found"),
     [
-        (["model.cut"], "--vary: must be KEY=VALUE,VALUE,... (found 'model.cut')"),
-        (["model.cut="], "--vary: must be KEY=VALUE,VALUE,... (found 'model.cut=')"),
-        (["model.cut=1", "model.cut=2"], "--vary: model.cut: is varied twice"),
-        (["model.cut=1,1"], "--vary: model.cut: the same value twice (found 1)"),
-        (["clients.power=null,null"], "--vary: clients.power: the same value twice"),
-        (["model.cut=1,all"], "--vary: model.cut: stands alone, and for cuts (found 'all'; allowed: model.cut=all)"),
-        (
-            ["server.order=all"],
-            "--vary: server.order: stands alone, and for cuts (found 'all'; allowed: model.cut=all)",
-        ),
-        (["seed=1,2"], "--vary: seed: cannot vary in a grid, use repeats for several seeds"),
-        (["serving.rho=0,1"], "--vary: serving.rho: no round depends on it"),
-        (["name=a,b"], "--vary: name: cannot vary in a grid"),
+        (["model.cut"], None, "model.cut"),
+        (["model.cut="], None, "model.cut="),
+        (["model.cut=1", "model.cut=2"], "model.cut", None),
+        (["model.cut=1,1"], "model.cut", 1),
+        (["clients.power=null,null"], "clients.power", None),
+        (["model.cut=1,all"], "model.cut", "all"),
+        (["server.order=all"], "server.order", "all"),
+        (["seed=1,2"], "seed", None),
+        (["serving.rho=0,1"], "serving.rho", None),
+        (["name=a,b"], "name", None),
     ],
 )
-def test_what_cannot_vary_is_one_line(texts, line):
+def test_what_cannot_vary_is_one_line(texts, key, found):
     with pytest.raises(ScenarioError) as caught:
         read_axes(texts)
-    assert str(caught.value) == line
+    assert (caught.value.file, caught.value.key, caught.value.found) == ("--vary", key, found)
 
 
 @pytest.mark.parametrize("values", [1, None, {"by": "round"}])
 def test_from_python_values_come_in_a_list(values):
-    with pytest.raises(ScenarioError, match=r"--vary: model\.cut: must be a list of values"):
+    with pytest.raises(ScenarioError) as caught:
         axis("model.cut", values)
+    assert (caught.value.file, caught.value.key) == ("--vary", "model.cut")
 
 
 def test_points_are_all_combinations_for_every_variant_and_seed():
@@ -85,17 +83,13 @@ def test_points_are_all_combinations_for_every_variant_and_seed():
 
 @pytest.mark.parametrize("key", ["model.cut", "clients.network.scale", "clients.network"])
 def test_what_the_grid_sets_is_not_varied_besides(key):
-    with pytest.raises(ScenarioError, match="the scenario's grid sets it"):
+    with pytest.raises(ScenarioError) as caught:
         list(spread(study(grid={"model.cut": [1], "clients.network.scale": [1, 2]}), [Axis(key, (1,))]))
+    assert caught.value.key == key
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("clients.network.scal=1", r"--vary: clients.network.scal: unknown key .*did you mean 'scale'\?"),
-        ("clients.network.scale=fast", r"--vary: clients.network.scale: must be a number above 0 \(found 'fast'\)"),
-    ],
-)
-def test_a_value_that_cannot_be_used_is_one_line(text, line):
-    with pytest.raises(ScenarioError, match=line):
+@pytest.mark.parametrize("text", ["clients.network.scal=1", "clients.network.scale=fast"])
+def test_a_value_that_cannot_be_used_is_one_line(text):
+    with pytest.raises(ScenarioError) as caught:
         list(spread(study(), read_axes([text])))
+    assert (caught.value.file, caught.value.key) == ("--vary", text.partition("=")[0])
