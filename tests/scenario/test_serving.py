@@ -2,6 +2,7 @@
 
 import pytest
 from pydantic import BaseModel
+from refusals import refused
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import serving
@@ -53,9 +54,8 @@ def test_every_key_is_described():
     ],
 )
 def test_what_cannot_be_used_is_named_with_its_key(values, key):
-    with pytest.raises(ScenarioError) as caught:
+    with refused(f"serving.{key}"):
         sections(values)
-    assert caught.value.key == f"serving.{key}"
 
 
 def test_a_kind_that_is_missing_comes_with_an_example_of_the_whole():

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.system.links import LazySequence, Pattern, RateTrace, joint_transfer_s
@@ -219,9 +220,8 @@ def test_a_transfer_over_links_that_blink_too_briefly_for_it_names_the_key_that_
         ([RateTrace(4.0, blinking), RateTrace(8.0)], "clients.network.trace"),
         ([RateTrace(4.0, blinking), brief], "clients.availability.profile"),
     ):
-        with pytest.raises(ScenarioError, match="after 1,000 changes of its links") as caught:
+        with refused(key):
             joint_finish_s(links, 0.0, 10_000)
-        assert caught.value.key == key
 
 
 @pytest.mark.parametrize("pieces", [2, 9, 10, 11])
