@@ -113,5 +113,6 @@ def test_names_are_escaped(tmp_path):
 
 
 def test_a_folder_without_a_table_is_refused(tmp_path):
-    with pytest.raises(ScenarioError, match="is not the folder of a benchmark"):
+    with pytest.raises(ScenarioError) as raised:
         benchmark.load_compared(tmp_path)
+    assert (raised.value.key, raised.value.found) == ("folder", str(tmp_path))

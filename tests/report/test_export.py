@@ -125,15 +125,17 @@ def test_without_kaleido_the_extra_is_named_and_nothing_is_written(
         return "6.1"
 
     monkeypatch.setattr(export, "version", version)
-    with pytest.raises(ScenarioError, match=r"pip install 'sfl-sim\[figures\]' \(found 'no kaleido, plotly 6.1'"):
+    with pytest.raises(ScenarioError, match=r"sfl-sim\[figures\]") as raised:
         export_runs([small_folder], tmp_path / "out", ["csv", "pdf"])
+    assert (raised.value.key, raised.value.found) == ("--format", "no kaleido, plotly 6.1")
     assert not (tmp_path / "out").exists()
 
 
 def test_kaleido_before_1_is_too_old(monkeypatch: pytest.MonkeyPatch, frames: Frames, tmp_path: Path) -> None:
     monkeypatch.setattr(export, "version", {"kaleido": "0.2.1", "plotly": "7.1.0"}.__getitem__)
-    with pytest.raises(ScenarioError, match=r"need kaleido 1 .*found 'kaleido 0.2.1"):
+    with pytest.raises(ScenarioError) as raised:
         export.draw(frames, tmp_path, ["svg"])
+    assert (raised.value.key, raised.value.found) == ("--format", "kaleido 0.2.1, plotly 7.1.0")
 
 
 def test_a_figure_for_paper_has_a_name_of_its_own_is_white_and_names_everything_once(small_folder: Path) -> None:
@@ -210,7 +212,7 @@ def test_without_a_browser_it_says_what_to_do_and_writes_nothing(
     if not hasattr(plotly.io, "write_images"):
         pytest.skip("this plotly is older than kaleido 1")
     monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "nowhere"))
-    with pytest.raises(ScenarioError, match="drawn by Google Chrome or Chromium") as raised:
+    with pytest.raises(ScenarioError, match="BROWSER_PATH") as raised:
         export_runs([small_folder], tmp_path / "out", ["csv", "svg"])
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "out").exists()

@@ -167,10 +167,11 @@ def test_labels_without_an_order_keep_their_own(frames: Frames) -> None:
 
 
 def test_it_says_how_the_time_of_a_step_follows_and_which_training_factor_was_used(frames):
-    assert system.cost_model(frames) == "A step's time follows from its MACs."
+    assert "MACs" in system.cost_model(frames)
     slower = frames.clients.assign(training_factor=3.9, cost="phones")
     said = system.cost_model(replace(frames, clients=slower))
-    assert said.endswith("(cost profile phones). Training takes 3.9 times as long as the devices' rates say.")
+    assert "cost profile phones" in said
+    assert " 3.9 times " in said
 
 
 def test_it_says_that_an_access_point_sends_and_receives_in_turn(frames):
@@ -182,7 +183,7 @@ def test_it_says_that_an_access_point_sends_and_receives_in_turn(frames):
 
     assert system.shared_radio(frames) == ""
     assert said(duplex="full") == ""
-    assert said(duplex=None).endswith("uploads and downloads share 100\xa0Mbit/s.")
+    assert "100\xa0Mbit/s" in said(duplex=None)
 
 
 def speeds(frames: Frames) -> go.Figure:

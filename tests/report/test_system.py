@@ -245,10 +245,11 @@ def test_the_terminal_says_sizes_labels_divergence_and_what_is_missing() -> None
     first, second = (line.split("  ") for line in text.splitlines() if line.startswith("seed") and "·" in line)
     assert [word.strip() for word in first if word.strip()][:5] == ["seed 0", "4", "1", "0 · 10 · 10", "0 · 2 · 3"]
     assert [word.strip() for word in second if word.strip()][:5] == ["seed 1", "3", "0", "10 · 10 · 10", "2 · 3 · 3"]
-    assert "seed 0: 10 of 40 samples (25.0\u00a0%) are not used." in text
-    assert "seed 0: 1 client without samples, which no run accepts." in text
+    unused, empty = (line for line in text.splitlines() if line.startswith("seed 0: "))
+    assert "10 of 40 samples (25.0\u00a0%)" in unused
+    assert "1 client " in empty
     assert "seed 1: " not in text
-    assert "3 more partitions of other variants or seeds left out." in text
+    assert "3 more partitions" in text
 
 
 def test_the_page_opens_offline_and_names_are_text_and_never_markup(tmp_path: Path) -> None:
