@@ -24,7 +24,7 @@ from sfl_sim.store import RunFolder, TrialWriter
 from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.studies.launch import Outcome, launch, place_of
 from sfl_sim.studies.retrace import Recorded, Retracing, Unwalkable, records_of
-from sfl_sim.studies.targets import ways
+from sfl_sim.studies.targets import target_figures
 from sfl_sim.studies.train import check, planned, write_pages
 from sfl_sim.studies.trained import TrainedRun
 
@@ -150,7 +150,7 @@ class Repricing:
         verdicts: list[Verdict] = []
 
         trained = {n: each.rounds.assign(accuracy=each.rounds.get("accuracy")) for n, each in self.finished.items()}
-        before = ways(study, {n: (each.summary, trained[n]) for n, each in self.finished.items()})
+        before = target_figures(study, {n: (each.summary, trained[n]) for n, each in self.finished.items()})
 
         def work() -> None:
             notify(planned(study))

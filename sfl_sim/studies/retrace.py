@@ -89,8 +89,8 @@ class Unwalkable(ScenarioError):
     """The record does not suffice, or does not fit, to walk the scenario again."""
 
 
-class Unread(Exception):
-    """A flow reads a number that the recorded run has not read, so that only training can give it."""
+class NotRecorded(Exception):
+    """A flow asks for a result of training that the recorded run did not store."""
 
 
 class _Ending(Stopping):
@@ -176,7 +176,7 @@ class Retracing:
             if is_known and not self.stopped:
                 try:
                     other, ours = next(others)
-                except Unread:
+                except NotRecorded:
                     is_known = False
                     why = self.reason or difference(row["round"], theirs, self._other_walk.provenance.take())
                     self.reason = f"{why}; round {row['round']} depends on a number that only training can tell"
@@ -202,7 +202,7 @@ class Retracing:
 
     def _as_known(self, lineage: bytes) -> float:
         if lineage not in self._numbers:
-            raise Unread
+            raise NotRecorded
         return self._numbers[lineage]
 
     def _completed(self, other: Round, recorded: Round, stored: Mapping[str, Any]) -> Round:

@@ -40,8 +40,10 @@ def references(study: Study) -> dict[str, str]:
     return found
 
 
-def ways(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataFrame]]) -> dict[int, dict[str, Any]]:
-    """Return each trial's target, which may depend on other trials, and the figures of reaching it.
+def target_figures(
+    study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataFrame]]
+) -> dict[int, dict[str, Any]]:
+    """Return for each trial its target accuracy, which may depend on other trials, and when it was reached.
 
     Args:
         closed: by number, the summary and the rounds of the trials that have run.

@@ -26,7 +26,7 @@ from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import RunFolder, Wanted, damaged, keys_of, read_manifest, runs_beside, take
 from sfl_sim.studies.bottlenecks import speedups
 from sfl_sim.studies.launch import Outcome, TrialsFailed, launch, place_of
-from sfl_sim.studies.targets import references, ways
+from sfl_sim.studies.targets import references, target_figures
 from sfl_sim.system.availability import KEY as LOGS
 from sfl_sim.system.availability import n_logs
 from sfl_sim.system.network import scaled_trace
@@ -169,7 +169,7 @@ def run_study(
         forget()  # data and fleet of a million clients take as much memory as the page
 
     def join() -> dict[str, Any]:
-        folder.join(study.name, ways(study, folder.closed()))
+        folder.join(study.name, target_figures(study, folder.closed()))
         return {"failed": list(map(asdict, folder.failures()))}
 
     return launch(study, settings, folder, work=work, join=join, page=partial(write_pages, notify=notify))

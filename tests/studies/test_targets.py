@@ -5,7 +5,7 @@ import pytest
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
-from sfl_sim.studies.targets import references, ways
+from sfl_sim.studies.targets import references, target_figures
 from sfl_sim.studies.train import check
 
 METHODS = [
@@ -90,7 +90,7 @@ THREE_SEEDS = {"grid": {"method.name": ["splitfed_v2", "fedavg"]}, "repeats": 3}
 def test_all_seeds_aim_at_a_share_of_the_mean_of_the_reference_s_best():
     best = {3: [0.4, 0.3], 4: [0.8, 0.9], 5: [0.5, 0.5]}
     closed = {n: trial("splitfed_v2", [0.2, 0.3]) for n in range(3)} | {n: trial("fedavg", a) for n, a in best.items()}
-    found = ways(study("fedavg", **THREE_SEEDS), closed)
+    found = target_figures(study("fedavg", **THREE_SEEDS), closed)
     assert {way["target_accuracy"] for way in found.values()} == {0.3}
     assert {way["reference"] for way in found.values()} == {"fedavg"}
     assert [found[n]["time_to_accuracy_s"] for n in (0, 3)] == [20.0, 10.0]
@@ -98,12 +98,12 @@ def test_all_seeds_aim_at_a_share_of_the_mean_of_the_reference_s_best():
 
 def test_of_an_interrupted_study_those_seeds_count_that_have_run():
     closed = {0: trial("splitfed_v2", [0.2, 0.3]), 4: trial("fedavg", [0.2, 0.4])}
-    assert ways(study("fedavg", **THREE_SEEDS), closed)[0]["target_accuracy"] == pytest.approx(0.2)
+    assert target_figures(study("fedavg", **THREE_SEEDS), closed)[0]["target_accuracy"] == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("closed", [{}, {3: trial("fedavg", [None, None])}])
 def test_there_is_no_target_before_the_reference_has_run_nor_without_training(closed):
-    way = ways(study("fedavg", **THREE_SEEDS), {0: trial("splitfed_v2", [0.2, 0.3]), **closed})[0]
+    way = target_figures(study("fedavg", **THREE_SEEDS), {0: trial("splitfed_v2", [0.2, 0.3]), **closed})[0]
     assert way.pop("reference") == "fedavg"
     assert set(way.values()) == {None}
 
@@ -111,7 +111,7 @@ def test_there_is_no_target_before_the_reference_has_run_nor_without_training(cl
 def test_a_target_that_is_a_number_needs_nobody():
     alone = parse({"report": {"target_accuracy": 0.25}})
     assert references(alone) == {}
-    assert ways(alone, {0: trial("splitfed_v2", [0.2, 0.3])})[0] == {
+    assert target_figures(alone, {0: trial("splitfed_v2", [0.2, 0.3])})[0] == {
         "reference": None,
         "target_accuracy": 0.25,
         "rounds_to_accuracy": 2,

@@ -43,8 +43,8 @@ UNKNOWN = "?"
 
 
 @dataclass(frozen=True)
-class Own:
-    """Costs that the rows tell, in MACs of the cost profile's compute; 0 where they tell none.
+class FittedCosts:
+    """Costs fitted to measurements, in MACs of the cost profile's compute; 0 where these do not tell one apart.
 
     Attributes:
         calls: of a call of a layer.
@@ -63,7 +63,7 @@ class Own:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was found.
+    """Devices, and costs, that were fitted to measurements.
 
     Attributes:
         cost: the cost profile from which it began.
@@ -75,7 +75,7 @@ class Calibration:
     """
 
     cost: str
-    own: Own | None
+    own: FittedCosts | None
     devices: pd.DataFrame
     rows: pd.DataFrame
 
@@ -84,8 +84,8 @@ class Calibration:
         if self.own is None:
             return {}
         scale = REFERENCE_MACS / _reference_cost(self.cost, self.own)
-        told = {"a call": self.own.calls, "a moved element": self.own.moved, "a weight": self.own.weights}
-        return {what: scale * macs for what, macs in told.items()}
+        costs = {"a call": self.own.calls, "a moved element": self.own.moved, "a weight": self.own.weights}
+        return {what: scale * macs for what, macs in costs.items()}
 
     def error(self, kind: str, column: str) -> FloatArray:
         """Return the relative errors of the predictions in `column` for measurements of a kind, as far as known."""
@@ -114,27 +114,27 @@ def calibrate_devices(measured: Path, cost: str) -> Calibration:
     table = read_table(measured, ["device"], KEY)
     table.require("device", np.array([bool(name) for name in table.columns["device"]]), "a name")
     batches, sides, sizes = _numbers(table, "batch", 1), _numbers(table, "side", 0), _numbers(table, "macs", np.nan)
-    told = np.array([_tells_work(table, row) for row in range(len(table.lines))])
-    found = []
+    has_work = [_has_work(table, row) for row in range(len(table.lines))]
+    measurements = []
     times = {kind: _numbers(table, f"{kind}_ms", np.nan) for kind in ("forward", "step")}
     for row in range(len(table.lines)):
         name = _cell(table, "network", row)
         part = " ".join(filter(None, (_cell(table, "part", row), _cell(table, "cut", row))))
-        if not told[row] and bool(name) == bool(np.isfinite(sizes[row])):
+        if not has_work[row] and bool(name) == bool(np.isfinite(sizes[row])):
             raise _problem(table, row, "needs either a network or macs", name or "neither", "one of the two")
-        sample = None if told[row] else _work(table, row, name, int(sides[row])) if name else Work.of(sizes[row])
+        sample = None if has_work[row] else _work(table, row, name, int(sides[row])) if name else Work.of(sizes[row])
         for kind, passes in (("forward", 1), ("step", 3)):
             if np.isfinite(ms := times[kind][row]):
-                work = _told_work(table, row) if sample is None else work_of(sample, int(batches[row]), passes)
+                work = _work_of_row(table, row) if sample is None else work_of(sample, int(batches[row]), passes)
                 if work.macs == 0:  # of a part that only moves data, which says nothing on a rate
                     continue
                 about = (table.columns["device"][row], name or f"{sizes[row]:g} MACs", part, kind, ms)
-                found.append((*about, work, sample is not None and not name))
-    if not found:
+                measurements.append((*about, work, sample is not None and not name))
+    if not measurements:
         raise ScenarioError(
             "has no measurement", key=KEY, file=str(measured), allowed="a number below forward_ms or step_ms"
         )
-    rows = pd.DataFrame(found, columns=["device", "network", "part", "kind", "measured_ms", "work", "is_plain"])
+    rows = pd.DataFrame(measurements, columns=["device", "network", "part", "kind", "measured_ms", "work", "is_plain"])
     several = rows["network"].nunique() > 1
     rows["group"] = rows["network"] if several else rows["part"].where(rows["part"] != "", rows["network"])
     return _calibrated(rows, cost)
@@ -207,17 +207,17 @@ def _unseen(rows: pd.DataFrame, terms: Sequence[str] | None) -> pd.Series:
     return predicted
 
 
-def _predicted(rows: pd.DataFrame, own: Own | None, devices: pd.DataFrame) -> pd.Series:
+def _predicted(rows: pd.DataFrame, own: FittedCosts | None, devices: pd.DataFrame) -> pd.Series:
     slower = rows["device"].map(devices["training_factor"]).where(rows["kind"] == "step", 1.0)
     return 1000 * _macs(rows, own) * slower / rows["device"].map(devices["macs_per_s"])
 
 
-def _macs(rows: pd.DataFrame, own: Own | None) -> pd.Series:
+def _macs(rows: pd.DataFrame, own: FittedCosts | None) -> pd.Series:
     """Price rows in MACs: as the cost profile does, or with costs of one's own."""
     return rows["macs"] if own is None else rows["compute"] + own.macs(rows["calls"], rows["moved"], rows["weights"])
 
 
-def _fit(rows: pd.DataFrame, terms: Sequence[str] | None) -> tuple[Own | None, pd.DataFrame]:
+def _fit(rows: pd.DataFrame, terms: Sequence[str] | None) -> tuple[FittedCosts | None, pd.DataFrame]:
     """Fit the costs in `terms`, if these are not the profile's, by robust least squares of ln(ms); then every device.
 
     Each device has a speed of its own in forward passes and in steps. A cost that makes up next to nothing of every
@@ -237,17 +237,17 @@ def _fit(rows: pd.DataFrame, terms: Sequence[str] | None) -> tuple[Own | None, p
             error[same] -= np.median(error[same])
         return error
 
-    own = Own()
+    own = FittedCosts()
     if terms:
         found = least_squares(errors, np.zeros(len(terms)), bounds=(-12, 12), loss="soft_l1", f_scale=ROBUST)
         parts = amounts * np.exp(found.x)
         counts = (parts.T / (rows["compute"].to_numpy() + parts.sum(axis=1))).max(axis=1) > NOTHING
         costs = {
             term: SIZES[term] * float(np.exp(x))
-            for term, x, is_one in zip(terms, found.x, counts, strict=True)
-            if is_one
+            for term, x, is_counted in zip(terms, found.x, counts, strict=True)
+            if is_counted
         }
-        own = Own(**costs)
+        own = FittedCosts(**costs)
     return own, _devices(rows, _macs(rows, own))
 
 
@@ -307,14 +307,14 @@ def write_profile(found: Calibration, out: Path, measured: Path) -> str:
     return cost
 
 
-def _reference_cost(cost: str, own: Own) -> float:
+def _reference_cost(cost: str, own: FittedCosts) -> float:
     """Price one image in the network to which rates refer, in MACs of the compute of `cost`."""
     work = _image_work("mobilenet_v2", 224)
     others = own.macs(work.n_ops, work.finer[FINER.index("moved")], work.weights)
     return _compute(read_cost(cost).processor(1.0)).seconds(work) + float(others)
 
 
-def _own_profile(cost: str, own: Own, source: str) -> str:
+def _own_profile(cost: str, own: FittedCosts, source: str) -> str:
     """Write a cost profile with costs of calls, moved data and weights in place of those of `cost`."""
     reference = _image_work("mobilenet_v2", 224)
     compute = _compute(read_cost(cost).processor(1.0))
@@ -343,13 +343,13 @@ def _own_profile(cost: str, own: Own, source: str) -> str:
     return header + ",".join(row) + "\n" + ",".join(f"{value:.12g}" for value in row.values()) + "\n"
 
 
-def _tells_work(table: ProfileTable, row: int) -> bool:
-    """Return True if the row says itself what it computes, as those of `sfl-sim devices measure` do."""
+def _has_work(table: ProfileTable, row: int) -> bool:
+    """Return True if the row has the columns of `sfl-sim devices measure`, which say what it computes."""
     return all(column in table.columns and table.columns[column][row] for column in WORK_COLUMNS)
 
 
-def _told_work(table: ProfileTable, row: int) -> Work:
-    """Return the work that the row tells of its whole mini-batch."""
+def _work_of_row(table: ProfileTable, row: int) -> Work:
+    """Return the work of the row's whole mini-batch, from these columns."""
     return work_of_amounts({column: float(_amounts(table, column)[row]) for column in WORK_COLUMNS})
 
 

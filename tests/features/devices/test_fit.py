@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.features.devices.fit import Own, calibrate_devices, work_cells, write_profile
+from sfl_sim.features.devices.fit import Calibration, FittedCosts, calibrate_devices, work_cells, write_profile
 from sfl_sim.ops import Work
 from sfl_sim.rng import stream
 from sfl_sim.scenario.sections import Compute
@@ -105,7 +105,7 @@ def test_bad_input_gets_one_line(tmp_path: Path, text: str, line: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def rows_of(path: Path, costs: Own, machines: dict[str, float], factor: float = 1.5, networks: int = 8) -> Path:
+def rows_of(path: Path, costs: FittedCosts, machines: dict[str, float], factor: float = 1.5, networks: int = 8) -> Path:
     """Rows of `sfl-sim devices measure` of machines that take `costs` for what networks need, at rates in MAC/s."""
     rng = np.random.default_rng(0)
     rows = []
@@ -123,7 +123,18 @@ def rows_of(path: Path, costs: Own, machines: dict[str, float], factor: float = 
     return path
 
 
-ALL = Own(calls=3e6, moved=20.0, weights=5.0)
+ALL = FittedCosts(calls=3e6, moved=20.0, weights=5.0)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of one machine."""
+    return rows_of(tmp_path_factory.mktemp("measured") / "rows.csv", ALL, {"a": 1e9})
+
+
+@pytest.fixture(scope="module")
+def calibrated(measured: Path) -> Calibration:
+    return calibrate_devices(measured, "macs")
 
 
 def test_costs_of_calls_moved_data_and_weights_are_found_where_rows_tell_them(tmp_path: Path) -> None:
@@ -135,21 +146,22 @@ def test_costs_of_calls_moved_data_and_weights_are_found_where_rows_tell_them(tm
     assert abs(found.error("forward", "unseen_ms")).max() < 1e-3
 
 
-def test_costs_are_told_in_macs_at_the_rates_that_are_told(tmp_path: Path) -> None:
-    found = calibrate_devices(rows_of(tmp_path / "rows.csv", ALL, {"a": 1e9}), "macs")
-    (rate,) = found.devices["macs_per_s"]
+def test_costs_are_told_in_macs_at_the_rates_that_are_told(calibrated: Calibration) -> None:
+    (rate,) = calibrated.devices["macs_per_s"]
     in_s = {"a call": ALL.calls / 1e9, "a moved element": ALL.moved / 1e9, "a weight": ALL.weights / 1e9}
-    assert {what: macs / rate for what, macs in found.costs().items()} == pytest.approx(in_s, rel=1e-3)
+    assert {what: macs / rate for what, macs in calibrated.costs().items()} == pytest.approx(in_s, rel=1e-3)
 
 
-@pytest.mark.parametrize("costs", [Own(calls=3e6), Own(moved=20.0), Own(moved=20.0, weights=5.0)])
-def test_a_cost_that_is_none_is_not_found(costs: Own, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "costs", [FittedCosts(calls=3e6), FittedCosts(moved=20.0), FittedCosts(moved=20.0, weights=5.0)]
+)
+def test_a_cost_that_is_none_is_not_found(costs: FittedCosts, tmp_path: Path) -> None:
     found = calibrate_devices(rows_of(tmp_path / "rows.csv", costs, {"a": 1e9}), "macs")
     assert vars(found.own) == pytest.approx(vars(costs), rel=1e-3)
 
 
 def test_rows_that_the_profile_prices_already_change_nothing_in_it(tmp_path: Path) -> None:
-    assert calibrate_devices(rows_of(tmp_path / "rows.csv", Own(), {"a": 1e9}), "macs").own is None
+    assert calibrate_devices(rows_of(tmp_path / "rows.csv", FittedCosts(), {"a": 1e9}), "macs").own is None
 
 
 def test_three_networks_are_too_few_for_costs_of_one_s_own(tmp_path: Path) -> None:
@@ -158,16 +170,17 @@ def test_three_networks_are_too_few_for_costs_of_one_s_own(tmp_path: Path) -> No
 
 def test_a_part_that_computes_nothing_says_nothing(tmp_path: Path) -> None:
     idle = {"device": "a", "network": "net 0", "batch": 1, "forward_ms": 5.0, **work_cells(Work.of(0))}
-    path = rows_of(tmp_path / "rows.csv", ALL, {"a": 1e9})
+    path = rows_of(tmp_path / "rows.csv", ALL, {"a": 1e9}, networks=3)
     table = pd.read_csv(path)
     pd.concat([table, pd.DataFrame([idle])]).to_csv(path, index=False)
     assert len(calibrate_devices(path, "macs").rows) == len(table)
 
 
 @pytest.mark.parametrize("cost", ["macs", "phones"])
-def test_the_two_profiles_give_the_measured_times_back(cost: str, tmp_path: Path) -> None:
-    measured = rows_of(tmp_path / "rows.csv", ALL, {"a": 1e9})
-    found = calibrate_devices(measured, cost)
+def test_the_two_profiles_give_the_measured_times_back(
+    cost: str, measured: Path, calibrated: Calibration, tmp_path: Path
+) -> None:
+    found = calibrated if cost == "macs" else calibrate_devices(measured, cost)
     assert found.own is not None
     written = read_cost(write_profile(found, tmp_path / "mine.csv", measured))
     mine = Compute(profile=str(tmp_path / "mine.csv"))
