@@ -28,6 +28,14 @@ SCENARIO = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_pages():
+    """Leave out the pages of runs, which take longer than the runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sfl_sim.report.pages.run.write_report", lambda runs, out, parts: out)
+        yield
+
+
 @contextmanager
 def quiet():
     yield silent
