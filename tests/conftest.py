@@ -94,6 +94,14 @@ def nothing_is_left_out(request, monkeypatch):
         monkeypatch.setattr(f"sfl_sim.{study}.optional", lambda what, notify: nullcontext())
 
 
+@pytest.fixture(scope="module")
+def no_reports():
+    """Leave out the pages of all runs of a module, those of its fixtures, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sfl_sim.report.pages.run.write_report", lambda runs, out, parts=None: out)
+        yield
+
+
 @pytest.fixture
 def without_pages(request, monkeypatch):
     """Leave out the pages of runs, which take most of the time of a small one, but for tests marked `pages`."""

@@ -69,7 +69,7 @@ class Scaled(nn.Linear):
 
 def test_a_model_that_cannot_train_is_refused_before_anything_is_written_but_can_be_timed(place):
     scenario = TABULAR | {"model": {"factory": lambda: nn.Sequential(Scaled(5, 8), nn.Linear(8, 3)), "cut": 1}}
-    with pytest.raises(sfl_sim.ScenarioError, match=r"^model.factory: .*neither nn.Parameter nor made by register_buf"):
+    with pytest.raises(sfl_sim.ScenarioError, match=r"^model\.factory: "):
         sfl_sim.run(scenario, data=DATA)
     assert not list(place.iterdir())
     assert len(sfl_sim.run(scenario, data=DATA, timing_only=True).rounds) == 3
@@ -99,7 +99,7 @@ def test_one_s_own_phones_and_links_come_as_arrays_frames_and_csv(place):
 def test_a_file_of_links_that_does_not_fit_is_one_line():
     pd.DataFrame({"uplink_bps": [1e6, -2.0]}).to_csv("links.csv", index=False)
     network = {"uplink_bps": "links.csv", "downlink_bps": 1e6}
-    with pytest.raises(sfl_sim.ScenarioError, match=r"clients\.network\.uplink_bps: number out of range \(found -2\.0"):
+    with pytest.raises(sfl_sim.ScenarioError, match=r"clients\.network\.uplink_bps: .*found -2\.0"):
         sfl_sim.run(TABULAR | {"clients": {"count": 2, "network": network}}, data=DATA, timing_only=True)
 
 
@@ -165,7 +165,7 @@ def test_a_stored_run_is_opened_by_its_folder(stored, place):
     assert sfl_sim.load("asked").points.equals(asked.points)
     asked = sfl_sim.whatif(TABULAR | {"model": {}}, {"method": ["splitfed_v1", "splitfed_v2"]}, out="by method")
     assert sorted(asked.points["method"]) == ["splitfed_v1", "splitfed_v2"]
-    with pytest.raises(sfl_sim.ScenarioError, match="is not the folder of a run, a serving or a what-if"):
+    with pytest.raises(sfl_sim.ScenarioError, match=r"^folder: "):
         sfl_sim.load(place)
 
 

@@ -17,6 +17,8 @@ from sfl_sim.store import Failure, RunFolder
 from sfl_sim.studies import benchmark
 from sfl_sim.studies.launch import Outcome, TrialsFailed
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 SCENARIO = {
     "name": "tiny", "seed": 5, "repeats": 2, "data": {"name": "digits", "train_samples": 120, "test_samples": 60},
     "model": {"name": "mlp", "cut": 1}, "clients": {"count": 3, "power": {"compute_w": 2.0, "radio": "wifi"}},
@@ -26,14 +28,6 @@ SCENARIO = {
         "rates": [0.001, 0.5], "links": {"wifi": {"clients.network": {"uplink_bps": 2e7, "downlink_bps": 5e7}}},
     },
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_pages():
-    """Leave out the pages of runs, which take longer than the runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sfl_sim.report.pages.run.write_report", lambda runs, out, parts: out)
-        yield
 
 
 @contextmanager
@@ -169,19 +163,19 @@ def test_whatever_else_goes_wrong_ends_it(tmp_path, monkeypatch):
         raise error
 
     monkeypatch.setattr(benchmark, "run_study", fail)
-    with pytest.raises(TrialsFailed, match=r"TypeError: None .*, and the same command tries again"):
+    with pytest.raises(TrialsFailed, match=r"TypeError: None .*same command"):
         benchmark.run_benchmark(study(), [], tmp_path, Settings(device="cpu", threads=1), quiet)
 
 
 def test_pilots_seeds_are_not_compared():
-    with pytest.raises(ScenarioError, match=r"benchmark.pilot_seed: must not be among the seeds of the comparison"):
+    with pytest.raises(ScenarioError, match=r"^benchmark\.pilot_seed: "):
         benchmark.pilots(study(benchmark={"rates": [0.1], "pilot_seed": 6}))
 
 
 def test_rates_of_the_scenario_are_refused():
-    with pytest.raises(ScenarioError, match=r"grid\.train\.lr: is chosen by the benchmark"):
+    with pytest.raises(ScenarioError, match=r"^grid\.train\.lr: "):
         benchmark.pilots(study(grid={"train.lr": [0.1, 0.2]}))
-    with pytest.raises(ScenarioError, match=r"--set: train\.lr: is chosen by the benchmark"):
+    with pytest.raises(ScenarioError, match=r"^--set: train\.lr: "):
         benchmark.pilots(parse(SCENARIO, overrides=["train.lr=0.1"]))
 
 

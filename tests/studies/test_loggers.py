@@ -18,7 +18,7 @@ SCENARIO = {
 PACKAGES = "tensorboard", "wandb", "mlflow"
 
 
-pytestmark = pytest.mark.usefixtures("without_pages")
+pytestmark = pytest.mark.usefixtures("no_reports")
 
 
 @pytest.fixture(autouse=True)

@@ -39,14 +39,14 @@ def test_what_the_grid_sets_cannot_vary():
 
 
 def test_without_a_cut_there_is_nothing_to_attack():
-    with pytest.raises(ScenarioError, match=r"method.name: has no cut between clients and server.*found 'fedavg'"):
+    with pytest.raises(ScenarioError, match=r"method.name: .*found 'fedavg'"):
         attacked(parse({"method": "fedavg"}), [])
     assert len(attacked(parse({"grid": {"method.name": ["fedavg", "splitnn"]}}), []).variants) == 2
     assert len(attacked(parse({"method": "fedavg"}), [axis("method.name", ["fedavg", "splitnn"])]).variants) == 2
 
 
 def test_asynchronous_clients_of_fedavg_have_no_cut_either():
-    with pytest.raises(ScenarioError, match=r"method.name: has no cut between clients and server.*found 'fedbuff'"):
+    with pytest.raises(ScenarioError, match=r"method.name: .*found 'fedbuff'"):
         attacked(parse({"method": "fedbuff"}), [])
     assert attacked(parse({"method": {"name": "fedbuff", "host": "splitfed_v1"}}), []).variants
     with pytest.raises(ScenarioError, match=r"method\.host"):

@@ -81,7 +81,7 @@ def test_a_name_that_begins_like_a_note_is_a_device(tmp_path: Path) -> None:
 def test_the_measurements_are_not_replaced(tmp_path: Path) -> None:
     measured = write(tmp_path, NCNN)
     found = calibrate_devices(measured, "macs")
-    with pytest.raises(ScenarioError, match="--out: would replace the measurements"):
+    with pytest.raises(ScenarioError, match=r"^--out: "):
         write_profile(found, measured, measured)
     assert measured.read_text() == NCNN
 

@@ -83,7 +83,7 @@ def test_simulated_with_its_rates_and_in_its_sequence_the_weights_are_equal(run,
     ]
     assert digests[0] == digests[1]
     page = write_live(simulated, run, tmp_path / "page.html", recorded).read_text()
-    assert "are equal to the bit" in page
+    assert "equal to the bit" in page
 
 
 def test_a_calibrated_scenario_takes_what_was_measured(run, tmp_path):

@@ -20,6 +20,8 @@ from sfl_sim.features.serve.study import ServedStudy
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import load, parse
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 ARRIVALS = {"kind": "poisson", "rate_per_s": 2}
 TINY = {
     "name": "tiny",
@@ -134,15 +136,8 @@ def training(log):
 
 def test_what_lies_in_reports_is_not_trained_again_whatever_is_asked_of_it(here, no_page, capsys):
     before = (here / "reports" / "tiny" / "manifest.json").read_bytes()
-    serve(
-        "tiny.yaml",
-        "--set",
-        "serving.threshold={kind: fixed, entropy: 1.0}",
-        "--set",
-        "serving.rho=0.2",
-        "--set",
-        "repeats=1",
-    )
+    changes = "serving.threshold={kind: fixed, entropy: 1.0}", "serving.rho=0.2", "repeats=1"
+    serve("tiny.yaml", *(word for change in changes for word in ("--set", change)))
     assert training(capsys.readouterr().err) == []
     assert (here / "reports" / "tiny" / "manifest.json").read_bytes() == before
 
@@ -225,19 +220,19 @@ def test_a_model_that_is_served_in_several_systems_has_its_answers_stored_once(h
 
 
 @pytest.mark.parametrize(
-    ("settings", "line"),
+    ("settings", "key"),
     [
-        (["train.rounds=3"], "--set: train.rounds: reports/tiny has no model that was trained so, but one with 2"),
-        (["seed=1"], "--set: seed: reports/tiny has no model that was trained so, but one with 0 (found 2)"),
-        (["grid={method.name: splitfed_v2}", "model.cut=1"], "reports/tiny has no model that was trained so"),
-        (["data.test.rho=0.6"], "--set: data.test.rho: reports/tiny has no model that was trained so"),
-        (["model.cut={by: device_speed, values: [1, 2]}"], "--set: model.cut.by: reports/tiny has no model"),
+        (["train.rounds=3"], "train.rounds: "),
+        (["seed=1"], "seed: "),
+        (["grid={method.name: splitfed_v2}", "model.cut=1"], ""),
+        (["data.test.rho=0.6"], "data.test.rho: "),
+        (["model.cut={by: device_speed, values: [1, 2]}"], "model.cut.by: "),
     ],
 )
-def test_a_run_that_trained_something_else_is_refused(settings, line, here, capsys):
+def test_a_run_that_trained_something_else_is_refused(settings, key, here, capsys):
     serve("tiny.yaml", "--run", "reports/tiny", *(word for setting in settings for word in ("--set", setting)), code=2)
     printed = capsys.readouterr().err
-    assert line in printed
+    assert f"{key}reports/tiny " in printed
     assert len(printed.splitlines()) == 1
     assert not (here / "reports" / "tiny-serving").exists()
 
@@ -245,19 +240,21 @@ def test_a_run_that_trained_something_else_is_refused(settings, line, here, caps
 def test_a_folder_without_answers_is_refused(here, capsys):
     command.sfl_sim("tiny.yaml", "--timing-only", "-q", "--out", "timing")
     for folder, line in [
-        ("timing", "--run: has no answers.parquet: nothing was trained there, or nothing that can be served"),
-        ("nowhere", "--run: is not the folder of a run (found 'nowhere')"),
-        (".", "--run: is not the folder of a run (found '.')"),
+        ("timing", "answers.parquet"),
+        ("nowhere", "(found 'nowhere')"),
+        (".", "(found '.')"),
     ]:
         serve("tiny.yaml", "--run", folder, code=2)
-        assert line in capsys.readouterr().err
+        printed = capsys.readouterr().err
+        assert "--run: " in printed
+        assert line in printed
     answers = pd.read_parquet("reports/tiny/answers.parquet")
     answers[answers["seed"] == 0].to_parquet("reports/tiny/answers.parquet")
     serve("tiny.yaml", "--run", "reports/tiny", code=2)
-    assert "answers.parquet is not what the run has written, by its SHA256SUMS" in capsys.readouterr().err
+    assert "SHA256SUMS" in capsys.readouterr().err
     Path("reports/tiny/SHA256SUMS").unlink()
     serve("tiny.yaml", "--run", "reports/tiny", code=2)
-    assert "has no answers of splitfed_v1 (seed 1), trained for 2 of 2 rounds" in capsys.readouterr().err
+    assert "splitfed_v1 (seed 1)" in capsys.readouterr().err
 
 
 # Without training
@@ -271,9 +268,9 @@ def test_timing_only_trains_nothing_and_needs_to_know_how_often_devices_answer(h
     assert all(trial["accuracy"] is None and trial["trained"] is None for trial in trials("reports/tiny-serving"))
     capsys.readouterr()
     serve("tiny.yaml", "--timing-only", "--set", "serving.exit_probability=null", code=2)
-    assert "--set: serving.exit_probability: is missing: without training it is unknown" in capsys.readouterr().err
+    assert "--set: serving.exit_probability: " in capsys.readouterr().err
     serve("tiny.yaml", "--timing-only", "--run", "reports/tiny", code=2)
-    assert "--run: is of no use to a timing-only serving" in capsys.readouterr().err
+    assert "--run: " in capsys.readouterr().err
 
 
 # Interruption and folders
@@ -340,10 +337,10 @@ def test_ctrl_c_is_said_with_exit_code_130(here):
 
 def test_a_folder_that_holds_something_else_or_cannot_be_written_is_refused(here, capsys):
     serve("tiny.yaml", "--out", "reports/tiny", code=2)
-    assert "--out: the folder holds something else than a run" in capsys.readouterr().err
+    assert "--out: " in capsys.readouterr().err
     Path("file").write_text("")
     serve("tiny.yaml", "--out", "file/below", code=2)
-    assert "--out: cannot write there" in capsys.readouterr().err
+    assert "file/below" in capsys.readouterr().err
 
 
 # What cannot be used
@@ -353,11 +350,8 @@ def test_a_folder_that_holds_something_else_or_cannot_be_written_is_refused(here
     ("settings", "line"),
     [
         (["serving.arivals={}"], "--set: serving.arivals: unknown key (found 'arivals'"),
-        (
-            ["serving.batch.max_wait_s=0.1"],
-            "--set: serving.batch.max_wait_s: has no effect where serving.batch.max_size is 1",
-        ),
-        (["serving.rho=0.9"], "--set: serving.rho: needs answers to as many samples of unseen labels"),
+        (["serving.batch.max_wait_s=0.1"], "--set: serving.batch.max_wait_s: "),
+        (["serving.rho=0.9"], "--set: serving.rho: "),
         (["serving.arrivals={kind: trace, file: trace.csv}", "grid={}"], "trace.csv:3: serving.arrivals.file: column"),
         (["grid={method.name: splitfed_v3}", "model.cut=1"], "--set: method.name: "),
     ],
@@ -376,10 +370,11 @@ def test_validate_checks_the_serving_too(here, capsys):
     command.sfl_sim("check", "tiny.yaml")
     assert "fine (8 runs" in capsys.readouterr().out
     command.sfl_sim("check", "tiny.yaml", "--set", "grid={}", "--set", "serving.arrivals.rate_per_s=[1]", code=2)
-    assert "serving.arrivals.rate_per_s: a list needs one entry per client" in capsys.readouterr().err
+    assert "serving.arrivals.rate_per_s: " in capsys.readouterr().err
 
 
 def test_from_python_a_mistake_is_an_error_with_its_key():
-    with pytest.raises(ScenarioError, match=r"serving\.exit_probability: is missing"):
+    with pytest.raises(ScenarioError) as raised:
         sfl_sim.serve(TINY | BRIEF | {"serving": {}}, timing_only=True)
+    assert raised.value.key == "serving.exit_probability"
     assert parse(TINY).variants[0].scenario.serving.requests == 120
