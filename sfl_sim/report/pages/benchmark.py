@@ -101,29 +101,31 @@ def load_compared(folder: Path) -> BenchmarkTable:
 
 def write_benchmark(folder: Path, out: Path) -> Path:
     """Write the page on the benchmark in `folder` to the file `out`, and return its path. Raises ScenarioError."""
-    found = load_compared(folder)
+    benchmark = load_compared(folder)
+    variants, seeds = plural(len(benchmark.variants), "variant"), plural(benchmark.n_seeds, "seed")
     return write_page(
-        out, "benchmark", title=str(found.rows["track"].iloc[0]), kind="benchmark",
-        headlines=headlines(found), panels=panels(found),
-        about=f"{plural(len(found.variants), 'variant')}, {plural(found.n_seeds, 'seed')}, each with the learning rate "
-        "that was best in pilots with other seeds",
+        out, "benchmark", title=str(benchmark.rows["track"].iloc[0]), kind="benchmark",
+        headlines=headlines(benchmark), panels=panels(benchmark),
+        about=f"{variants}, {seeds}, each with the learning rate that was best in pilots with other seeds",
     )  # fmt: skip
 
 
 def benchmark_in_terminal(folder: Path) -> Group:
     """Say what the page says, and tabulate what each variant of the benchmark in `folder` has reached and spent."""
-    found = load_compared(folder)
+    benchmark = load_compared(folder)
     wanted = {"score", "seconds_to_target", "bytes_to_target", "client_memory_bytes"}
-    return in_terminal(headlines(found), table(found, [column for column in columns(found) if column.key in wanted]))
+    return in_terminal(
+        headlines(benchmark), table(benchmark, [column for column in columns(benchmark) if column.key in wanted])
+    )
 
 
 RANKED = {"score": True, "seconds_to_target": False, "bytes_to_target": False}
 """The columns by which variants are ranked, and whether more is better."""
 
 
-def headlines(found: BenchmarkTable) -> list[Sentence]:
+def headlines(benchmark: BenchmarkTable) -> list[Sentence]:
     """Say who is most accurate, who is first at the target, and who gets there with the fewest bytes."""
-    target = f"the target ({percent(float(found.own['target'].median()))} in the median)"
+    target = f"the target ({percent(float(benchmark.own['target'].median()))} in the median)"
     compared = {
         "score": Compared("accuracy", "best", percent, more_is_better=True),
         "seconds_to_target": Compared(f"time to {target}", "shortest", duration, target="the target"),
@@ -131,16 +133,16 @@ def headlines(found: BenchmarkTable) -> list[Sentence]:
     }
     sentences = []
     for column, more in RANKED.items():
-        by_seed = found.by_seed(column, late=not more)
-        numbers = {name: by_seed[name] for name in found.variants}
-        sentences += lead(compared[column], numbers, reference=(found.reference, "the reference"))
+        by_seed = benchmark.by_seed(column, late=not more)
+        numbers = {name: by_seed[name] for name in benchmark.variants}
+        sentences += lead(compared[column], numbers, reference=(benchmark.reference, "the reference"))
     return sentences
 
 
-def ranked_by(found: BenchmarkTable, column: str) -> pd.DataFrame:
+def ranked_by(benchmark: BenchmarkTable, column: str) -> pd.DataFrame:
     """The mean rank of each variant, with its interval."""
     more = RANKED[column]
-    return ranks(found.by_seed(column, late=not more), more)
+    return ranks(benchmark.by_seed(column, late=not more), more)
 
 
 def _interval(column: Column, seeds: pd.DataFrame) -> str:
@@ -149,7 +151,7 @@ def _interval(column: Column, seeds: pd.DataFrame) -> str:
     return f"{low:.1f} to {high:.1f}" if math.isfinite(low) else ""
 
 
-def columns(found: BenchmarkTable) -> list[Column]:
+def columns(benchmark: BenchmarkTable) -> list[Column]:
     """List the columns of the table that say something."""
     every = [
         Column("Accuracy", "score", percent, more_is_better=True),
@@ -173,52 +175,56 @@ def columns(found: BenchmarkTable) -> list[Column]:
         Column("Server memory", "server_model_bytes", data_size),
         Column("Learning rate", "lr", "{:g}".format, None),
     ]
-    known = with_ranks(found)
+    known = with_ranks(benchmark)
     return [column for column in every if known[column.key].notna().any()]
 
 
-def with_ranks(found: BenchmarkTable) -> pd.DataFrame:
+def with_ranks(benchmark: BenchmarkTable) -> pd.DataFrame:
     """The rows of the scenario's own links, with the mean ranks of their variants."""
-    rows = found.own
+    rows = benchmark.own
     for column in RANKED:
-        ranked = ranked_by(found, column).rename(
+        ranked = ranked_by(benchmark, column).rename(
             columns={"rank": f"rank_{column}", "low": f"rank_{column}_low", "high": f"rank_{column}_high"}
         )
         rows = rows.merge(ranked, how="left", left_on="variant", right_index=True)
     return rows
 
 
-def table(found: BenchmarkTable, shown: Sequence[Column]) -> Table:
+def table(benchmark: BenchmarkTable, shown: Sequence[Column]) -> Table:
     """Tabulate what each variant has reached and spent."""
-    rows = with_ranks(found)
+    rows = with_ranks(benchmark)
     listed = [
-        (Cell(name, plural(len(own), "seed")), own) for name in found.variants if len(own := found.of(name, rows))
+        (Cell(name, plural(len(own), "seed")), own)
+        for name in benchmark.variants
+        if len(own := benchmark.of(name, rows))
     ]
     note = (
         "Medians over seeds, ± standard deviation; ranks are means over seeds with a 95 % interval; the best of each "
         "column is shaded. A title sorts. Half the time and half the bytes are those that "
-        f"{found.reference} spends in all its rounds; the best round within them counts."
+        f"{benchmark.reference} spends in all its rounds; the best round within them counts."
     )
     return by_variant(shown, listed, note=note)
 
 
-def panels(found: BenchmarkTable) -> list[Panel]:
+def panels(benchmark: BenchmarkTable) -> list[Panel]:
     """List the sections of the page."""
-    target = percent(float(found.own["target"].median()))
-    about = f"The target is a share of the best accuracy of {found.reference}, seed by seed: {target} in the median."
+    target = percent(float(benchmark.own["target"].median()))
+    about = (
+        f"The target is a share of the best accuracy of {benchmark.reference}, seed by seed: {target} in the median."
+    )
     front = "Each point is a variant. Named ones are on the Pareto front: no other is better in both."
     made = [
-        Panel("All methods", about, tables=[table(found, columns(found))]),
-        Panel("What it costs", front, fronts(found), columns=2),
+        Panel("All methods", about, tables=[table(benchmark, columns(benchmark))]),
+        Panel("What it costs", front, fronts(benchmark), columns=2),
     ]
-    others = [links for links in found.rows["links"].unique() if links != OWN_LINKS]
+    others = [links for links in benchmark.rows["links"].unique() if links != OWN_LINKS]
     if others:
-        made.append(Panel("On other links", LINKS, tables=[on_links(found, others)]))
+        made.append(Panel("On other links", LINKS, tables=[on_links(benchmark, others)]))
     caption = (
-        f"Accuracy: how many points more than {found.reference}, seed by seed, with a 95 % interval. All else: how "
+        f"Accuracy: how many points more than {benchmark.reference}, seed by seed, with a 95 % interval. All else: how "
         "many times as much, by medians."
     )
-    return [*made, Panel(f"Beside {found.reference}", caption, tables=[beside_reference(found)])]
+    return [*made, Panel(f"Beside {benchmark.reference}", caption, tables=[beside_reference(benchmark)])]
 
 
 LINKS = (
@@ -227,10 +233,10 @@ LINKS = (
 )
 
 
-def fronts(found: BenchmarkTable) -> list[Drawing]:
+def fronts(benchmark: BenchmarkTable) -> list[Drawing]:
     """List the figures of accuracy against what it costs."""
-    time_s, moved = found.medians("simulated_s"), found.medians("bytes_up") + found.medians("bytes_down")
-    memory = found.medians("client_memory_bytes")
+    time_s, moved = benchmark.medians("simulated_s"), benchmark.medians("bytes_up") + benchmark.medians("bytes_down")
+    memory = benchmark.medians("client_memory_bytes")
     unit, unit_s = time_unit(time_s.max())
     size, size_bytes = data_unit(moved.max())
     held, held_bytes = data_unit(memory.max())
@@ -239,7 +245,7 @@ def fronts(found: BenchmarkTable) -> list[Drawing]:
         "Accuracy and bytes": (moved / size_bytes, f"up and down ({size})"),
         "Accuracy and memory of a client": (memory / held_bytes, f"client memory ({held})"),
     }
-    return [(heading, partial(against, found.medians("score"), *cost)) for heading, cost in costs.items()]
+    return [(heading, partial(against, benchmark.medians("score"), *cost)) for heading, cost in costs.items()]
 
 
 def against(scores: pd.Series, cost: pd.Series, title: str) -> go.Figure:
@@ -260,14 +266,14 @@ def against(scores: pd.Series, cost: pd.Series, title: str) -> go.Figure:
     return figure.update_yaxes(title="accuracy (%)")
 
 
-def on_links(found: BenchmarkTable, others: Sequence[str]) -> Table:
+def on_links(benchmark: BenchmarkTable, others: Sequence[str]) -> Table:
     """Tabulate the time to the target on the scenario's links and on others."""
     column = ToTarget("", "seconds_to_target", duration)
     cells = []
-    for name in found.variants:
+    for name in benchmark.variants:
         row = [Cell(name)]
         for links in (OWN_LINKS, *others):
-            own = found.of(name, found.rows[found.rows["links"] == links])
+            own = benchmark.of(name, benchmark.rows[benchmark.rows["links"] == links])
             if own.empty:
                 row.append(Cell("–"))
             else:
@@ -277,14 +283,14 @@ def on_links(found: BenchmarkTable, others: Sequence[str]) -> Table:
     return Table(["Variant", "The scenario's links", *others], cells)
 
 
-def beside_reference(found: BenchmarkTable) -> Table:
+def beside_reference(benchmark: BenchmarkTable) -> Table:
     """Tabulate what each method has more than the reference, how many times as much it needs, and what it spares."""
-    rows, scores = [], found.by_seed("score")
-    for name in found.variants:
-        own, more = found.of(name), scores[name] - scores[found.reference]
+    rows, scores = [], benchmark.by_seed("score")
+    for name in benchmark.variants:
+        own, more = benchmark.of(name), scores[name] - scores[benchmark.reference]
         low, high = interval(more.dropna())
-        needed = map(found.medians, ("client_memory_bytes", "seconds_to_target", "bytes_to_target"))
-        ratios = [numbers[name] / numbers[found.reference] for numbers in needed]
+        needed = map(benchmark.medians, ("client_memory_bytes", "seconds_to_target", "bytes_to_target"))
+        ratios = [numbers[name] / numbers[benchmark.reference] for numbers in needed]
         spared = [words for traits, words in WHAT if all(own[key].iloc[0] == value for key, value in traits.items())]
         rows.append(
             [

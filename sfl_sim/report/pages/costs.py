@@ -92,14 +92,14 @@ class Frontier:
         return bool(np.isinf(self.seeds["time_s"]).any())
 
     @property
-    def told_by_seeds(self) -> str:
+    def seeds_that_agree(self) -> str:
         """How many seeds with all variants have the same front, as the end of a sentence; empty if all have."""
         of_all = set(self.middle.index[self.middle["best"]])
         whole = [rows for _, rows in self.seeds.groupby("seed") if len(rows) == len(self.middle)]
         fronts = [set(rows.loc[_on_front(rows), "variant"]) for rows in whole]
         agreeing = fronts.count(of_all)
-        told = f" (by medians; {agreeing} of {len(fronts)} seeds alone say the same)"
-        return "" if agreeing == len(fronts) else told
+        said = f" (by medians; {agreeing} of {len(fronts)} seeds alone say the same)"
+        return "" if agreeing == len(fronts) else said
 
 
 def frontier(frames: Frames) -> Frontier | None:
@@ -134,11 +134,11 @@ def _as_read(places: pd.DataFrame) -> pd.DataFrame:
 
 def frontier_panels(frames: Frames) -> list[Panel]:
     """The panel on the front; none for fewer than three variants whose forgetting is known."""
-    found = frontier(frames)
-    if found is None:
+    front = frontier(frames)
+    if front is None:
         return []
-    late = ", or if it does not reach the target" if found.anyone_late else ""
-    when = "" if found.aim is None else ", the time when the target was first reached"
+    late = ", or if it does not reach the target" if front.anyone_late else ""
+    when = "" if front.aim is None else ", the time when the target was first reached"
     caption = (
         "The best corner is the lower left. The line is the Pareto front: along it, less forgetting costs more time. A "
         f"variant is drawn pale if another one is at least as good in both{late}. The gap is that of the last "
@@ -146,39 +146,39 @@ def frontier_panels(frames: Frames) -> list[Panel]:
         "single seeds. Clients differ from seed to seed, so the times of single seeds, and their ±, are divided by how "
         "slow the seed is for the average variant."
     )
-    drawings = [(f"Performance gap against {found.cost}", partial(frontier_figure, frames, found))]
+    drawings = [(f"Performance gap against {front.cost}", partial(frontier_figure, frames, front))]
     return [Panel("What less forgetting costs in time", caption, drawings)]
 
 
 def choice(frames: Frames) -> list[Sentence]:
     """Say in a sentence which variants are on the front; nothing if all of them are."""
-    found = frontier(frames)
-    if found is None or found.middle["best"].equals(np.isfinite(found.middle["time_s"])):
+    front = frontier(frames)
+    if front is None or front.middle["best"].equals(np.isfinite(front.middle["time_s"])):
         return []
-    names = {v.label: v.html for v in frames.variants if found.middle["best"].get(v.label, False)}
-    late = " that reaches the target" if np.isinf(found.middle["time_s"]).any() else ""
-    return [lead.choice([found.cost, "performance gap"], names, late, found.told_by_seeds)]
+    names = {v.label: v.html for v in frames.variants if front.middle["best"].get(v.label, False)}
+    late = " that reaches the target" if np.isinf(front.middle["time_s"]).any() else ""
+    return [lead.choice([front.cost, "performance gap"], names, late, front.seeds_that_agree)]
 
 
-def frontier_figure(frames: Frames, found: Frontier) -> go.Figure:
+def frontier_figure(frames: Frames, front: Frontier) -> go.Figure:
     """One mark per variant with its spread, its seeds as small ones, and the front as steps.
 
     Variants that do not reach the target stand on a strip at the right, which has no time.
     """
-    unit, unit_s = display.time_unit(found.seeds["paced_s"].replace(math.inf, 0).max())
-    seeds = found.seeds.assign(time=found.seeds["paced_s"] / unit_s).set_index("variant")[["time", "gap"]]
-    middle = found.middle.assign(time=found.middle["time_s"] / unit_s)
+    unit, unit_s = display.time_unit(front.seeds["paced_s"].replace(math.inf, 0).max())
+    seeds = front.seeds.assign(time=front.seeds["paced_s"] / unit_s).set_index("variant")[["time", "gap"]]
+    middle = front.middle.assign(time=front.middle["time_s"] / unit_s)
     spread = seeds.replace(math.inf, math.nan).groupby("variant").std().fillna(0.0)
     ends = pd.concat([seeds, *(middle[["time", "gap"]] + sign * spread for sign in (-1, 1))]).replace(math.inf, 0)
     right = (1 + MARGIN) * ends["time"].max()
     margin = max(MARGIN * (ends["gap"].max() - ends["gap"].min()), LEAST_MARGIN_POINTS)
     bottom, top = max(ends["gap"].min() - margin, 0.0), ends["gap"].max() + margin
 
-    widths = [0.87, 0.13] if found.anyone_late else [1.0]
+    widths = [0.87, 0.13] if front.anyone_late else [1.0]
     figure = figures.canvas(380, cols=len(widths), shared_yaxes=True, column_widths=widths, horizontal_spacing=0.015)
     # Steps from one of the best to the next, and on to the edges of the figure as dashed lines.
-    front = middle[middle["best"]].sort_values(["time", "gap"])
-    time, gap = list(front["time"]), list(front["gap"])
+    steps = middle[middle["best"]].sort_values(["time", "gap"])
+    time, gap = list(steps["time"]), list(steps["gap"])
     beyond = [time[0], time[0], None, time[-1], right], [top, gap[0], None, gap[-1], gap[-1]]
     for (x, y), dash in (((time, gap), "solid"), (beyond, "dash")):
         figures.front(figure, x, y, dash, showlegend=dash == "solid", row=1, col=1)
@@ -193,8 +193,8 @@ def frontier_figure(frames: Frames, found: Frontier) -> go.Figure:
             _place(figure, variant, seeds.loc[[variant.label]], place, deviation, text)
     figure.update_yaxes(range=[bottom, top])
     figure.update_yaxes(title="performance gap (points)", col=1)
-    figure.update_xaxes(title=f"simulated {found.cost} ({unit})", range=[0, right], col=1)
-    if found.anyone_late:
+    figure.update_xaxes(title=f"simulated {front.cost} ({unit})", range=[0, right], col=1)
+    if front.anyone_late:
         figure.update_xaxes(range=[-1, 1], showgrid=False, showticklabels=False, col=2)
         figure.add_shape(
             xref="x2 domain", x0=0, x1=1, yref="y domain", y0=0, y1=1,
