@@ -3,15 +3,12 @@
 from io import StringIO
 from pathlib import Path
 
-import numpy as np
 import pytest
 from rich.console import Console
 
 from sfl_sim.console.live_table import StudyProgress, TrialRow
-from sfl_sim.engine.walk import Round
-from sfl_sim.runs.news import Began, Counted, Ended, Failed, Reused
+from sfl_sim.runs.news import Began, Counted, Failed, Reused
 from sfl_sim.store import Failure
-from sfl_sim.store.columns import OP_DTYPE
 
 
 class Clock:
@@ -19,11 +16,6 @@ class Clock:
 
     def __call__(self):
         return self.now_s
-
-
-def ended(trial, number, accuracy=0.5, loss=1.0):
-    row = {"round": number, "ended_s": 60.0 * number, "accuracy": accuracy, "loss": loss}
-    return Ended(trial, Round(row, [], np.zeros(0, OP_DTYPE)))
 
 
 def printed(progress, n_rows=20, width=140):
@@ -37,7 +29,7 @@ def clock():
     return Clock()
 
 
-def test_it_says_what_every_variant_is_at(clock):
+def test_it_says_what_every_variant_is_at(clock, ended):
     names = ["first", "second", "third", "fourth", "fifth"]
     progress = StudyProgress([TrialRow(name, 4) for name in names], clock)
     progress.notify(Reused(1, Path("reports/small")))
@@ -59,7 +51,7 @@ def test_it_says_what_every_variant_is_at(clock):
     ]  # 15 s for a round; 3 + 4 + 4 rounds are left, none of what failed or was reused
 
 
-def test_work_within_a_round_is_told_and_is_no_round(clock):
+def test_work_within_a_round_is_told_and_is_no_round(clock, ended):
     progress = StudyProgress([TrialRow("first", 4)], clock)
     progress.notify(Began(0))
     clock.now_s += 5
@@ -70,7 +62,7 @@ def test_work_within_a_round_is_told_and_is_no_round(clock):
     assert printed(progress)[1] == "first running 1/4 1 min 10 s decoder at cut 2 epoch 3/30"
 
 
-def test_rounds_of_an_interrupted_run_took_no_time_of_this_one(clock):
+def test_rounds_of_an_interrupted_run_took_no_time_of_this_one(clock, ended):
     progress = StudyProgress([TrialRow("first", 100)], clock)
     progress.notify(Began(0, after=50))
     assert printed(progress)[1] == "first running 50/100"
@@ -81,7 +73,7 @@ def test_rounds_of_an_interrupted_run_took_no_time_of_this_one(clock):
     assert shown[-1] == "1 running · about 8 min 10 s left"
 
 
-def test_a_round_that_is_late_is_not_there_in_less_than_no_time(clock):
+def test_a_round_that_is_late_is_not_there_in_less_than_no_time(clock, ended):
     progress = StudyProgress([TrialRow("first", 2)], clock)
     progress.notify(Began(0))
     clock.now_s += 10
@@ -90,7 +82,7 @@ def test_a_round_that_is_late_is_not_there_in_less_than_no_time(clock):
     assert printed(progress)[1] == "first running 1/2 1 min 0 s"
 
 
-def test_of_200_variants_a_small_screen_shows_those_that_run_or_failed_and_the_last_that_ended(clock):
+def test_of_200_variants_a_small_screen_shows_those_that_run_or_failed_and_the_last_that_ended(clock, ended):
     progress = StudyProgress([TrialRow(f"variant {i}", 1) for i in range(200)], clock)
     for number in range(100):
         clock.now_s += 1
@@ -106,7 +98,7 @@ def test_of_200_variants_a_small_screen_shows_those_that_run_or_failed_and_the_l
     assert shown[-1].startswith("1 running · 1 failed · 99 done · 99 waiting · about ")
 
 
-def test_divergence_is_said(clock):
+def test_divergence_is_said(clock, ended):
     progress = StudyProgress([TrialRow("first", 1)], clock)
     progress.notify(ended(0, 1, loss=float("nan")))
     assert printed(progress)[1] == "first done 1/1 1 min diverged, loss nan"

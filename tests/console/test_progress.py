@@ -4,22 +4,14 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
-import numpy as np
 import pytest
 from rich.console import Console
 
 from sfl_sim.console.progress import progress
-from sfl_sim.engine.walk import Round
-from sfl_sim.runs.news import Began, Counted, Ended, Failed, Planned, Reused, Warned
+from sfl_sim.runs.news import Began, Counted, Failed, Planned, Reused, Warned
 from sfl_sim.store import Failure
-from sfl_sim.store.columns import OP_DTYPE
 
 PLANNED = Planned([("fedavg", 20), ("[hydra]", 2)])
-
-
-def ended(trial, number):
-    row = {"round": number, "ended_s": 60.0 * number, "accuracy": 0.5, "loss": 1.0}
-    return Ended(trial, Round(row, [], np.zeros(0, OP_DTYPE)))
 
 
 @pytest.fixture
@@ -36,13 +28,13 @@ def printed():
     return tell
 
 
-def test_every_tenth_of_the_rounds_is_a_line(printed):
+def test_every_tenth_of_the_rounds_is_a_line(printed, ended):
     lines = printed(PLANNED, Began(0), *(ended(0, number) for number in range(1, 21)))
     assert len(lines) == 10
     assert lines[-1] == "fedavg  round 20/20  20 min simulated  accuracy 0.500"
 
 
-def test_rounds_that_a_resumed_run_takes_over_are_not_printed_again(printed):
+def test_rounds_that_a_resumed_run_takes_over_are_not_printed_again(printed, ended):
     old = [replace(ended(1, 1), is_new=False)]
     assert printed(PLANNED, Began(1, after=1), *old, ended(1, 2)) == [
         "[hydra]  goes on after round 1",
@@ -60,19 +52,19 @@ def test_whatever_else_becomes_of_a_trial_is_one_too(printed):
     ]
 
 
-def test_what_is_counted_after_training_is_told_when_it_begins(printed):
+def test_what_is_counted_after_training_is_told_when_it_begins(printed, ended):
     news = (Counted(name, "request", done, 9) for name in ("fedavg", "hydra") for done in (0, 5, 9))
     assert printed(PLANNED, ended(1, 2), *news)[1:] == ["fedavg  request 0/9", "hydra  request 0/9"]
 
 
-def test_what_is_counted_within_a_trial_is_told_as_its_own_when_it_begins(printed):
+def test_what_is_counted_within_a_trial_is_told_as_its_own_when_it_begins(printed, ended):
     decoder = [Counted("decoder at cut 2", "epoch", done, 30, trial=1) for done in range(3)]
     lines = printed(PLANNED, *decoder, ended(1, 2))
     assert lines[0] == "[hydra]  decoder at cut 2  epoch 0/30"
     assert [line.split("  ")[1] for line in lines] == ["decoder at cut 2", "round 2/2"]
 
 
-def test_the_quiet_are_warned_alone(printed):
+def test_the_quiet_are_warned_alone(printed, ended):
     warning = Warned(1, "no checkpoint can be used")
     lines = printed(PLANNED, Began(0), warning, ended(0, 20), Counted("what if", "point", 1, 2), quiet=True)
     assert lines == ["[hydra]  warning: no checkpoint can be used"]

@@ -17,7 +17,7 @@ from small_study import TIMING, Log, poisoned_study, run, study, summaries
 
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
-from sfl_sim.runs.backends import check_backend, crowd, usual_jobs
+from sfl_sim.runs.backends import KILLED, check_backend, crowd, usual_jobs
 from sfl_sim.runs.news import Began, Ended, Failed, Reused
 from sfl_sim.runs.trial import Settings
 from sfl_sim.store import Failure, read_manifest
@@ -64,24 +64,17 @@ def digests(folder):
     return {name: (one["timeline_digest"], one["weights_digest"]) for name, one in summaries(folder).items()}
 
 
-def test_a_variant_that_fails_is_told_and_the_others_are_whole(poison, tmp_path):
+def test_a_variant_that_fails_is_told_and_the_others_are_whole_and_it_is_retried_alone(poison, tmp_path):
     three = poisoned_study(poison)
     log = Log(three)
     folder, error = run(three, tmp_path / "run", log=log)
     assert rounds(folder) == {"lr=0.1": 3, "lr=0.2": 1, "lr=0.3": 3}
-    assert str(error) == (
-        f"1 of 3 runs failed: lr=0.2 (seed 0): {ERROR} (round 2); the others are in {folder}, and --resume tries again"
-    )
-    (told,) = read_manifest(folder)["failed"]
-    assert told == {"variant": "lr=0.2", "seed": 0, "round": 2, "error": ERROR}
-    assert log.of(Failed) == {"lr=0.2": Failed(1, Failure(**told))}
+    assert f"1 of 3 runs failed: lr=0.2 (seed 0): {ERROR} (round 2)" in str(error)
+    (failed,) = read_manifest(folder)["failed"]
+    assert failed == {"variant": "lr=0.2", "seed": 0, "round": 2, "error": ERROR}
+    assert log.of(Failed) == {"lr=0.2": Failed(1, Failure(**failed))}
     assert len(log.of(Began)) == 3
     assert "small_study.py" in (folder / "trials" / "0001" / "traceback.txt").read_text()
-
-
-def test_what_failed_is_retried_alone(poison, tmp_path):
-    three = poisoned_study(poison)
-    run(three, tmp_path / "run")
     poison.unlink()
     log = Log(three)
     folder, error = run(three, tmp_path / "run", replace(TIMING, resume=True), log)
@@ -89,15 +82,15 @@ def test_what_failed_is_retried_alone(poison, tmp_path):
     assert list(log.of(Began)) == ["lr=0.2"]
     assert log.of(Reused) == {"lr=0.1": Reused(0, folder), "lr=0.3": Reused(2, folder)}
     assert rounds(folder) == {"lr=0.1": 3, "lr=0.2": 3, "lr=0.3": 3}
-    assert read_manifest(folder)["status"] == "complete"
-    assert read_manifest(folder)["failed"] == []
+    manifest = read_manifest(folder)
+    assert (manifest["status"], manifest["failed"]) == ("complete", [])
 
 
 def test_nothing_is_left_where_everything_failed_before_a_round_was_done(poison, tmp_path, monkeypatch):
     monkeypatch.setattr("sfl_sim.runs.trial.Experiment.rounds", lambda self, resume: iter([][1]))
     folder, error = run(study(), tmp_path / "run")
     assert folder is None
-    assert str(error).startswith("1 of 1 runs failed: fedavg (seed 0): IndexError: list index out of range, at ")
+    assert "fedavg (seed 0): IndexError: " in str(error)
     assert "Traceback" in error.__notes__[0]
     assert not [path for path in tmp_path.iterdir() if path != poison]
 
@@ -106,7 +99,7 @@ def test_a_process_that_is_killed_takes_no_other_down(poison, tmp_path):
     poison.write_text("kill")
     folder, error = run(poisoned_study(poison), tmp_path / "run", replace(TIMING, jobs=2))
     assert rounds(folder) == {"lr=0.1": 3, "lr=0.3": 3}
-    assert "lr=0.2 (seed 0): its process was killed" in str(error)
+    assert f"lr=0.2 (seed 0): {KILLED}" in str(error)
 
 
 @pytest.fixture
@@ -144,9 +137,7 @@ def test_steps_that_share_the_cores_already_run_one_by_one():
 def test_more_threads_side_by_side_than_cores_are_told():
     large, small = 1e9, 1e3
     four = Settings(device="cpu", jobs=2, threads=4)
-    assert crowd(large, four) == (
-        "--jobs: 2 trials with 4 threads each share 4 cores and wait for one another; try --threads 2"
-    )
+    assert "--threads 2" in crowd(large, four)
     assert crowd(small, four) is None, "their steps take one thread"
     assert crowd(large, replace(four, threads=2)) is None
     assert crowd(large, replace(four, jobs=1)) is crowd(large, replace(four, jobs=None)) is None
@@ -248,7 +239,7 @@ def test_ray_gives_the_bits_of_this_machine_and_a_failure_there_is_told_alike(tw
 def test_more_threads_than_any_node_has_cpus_are_refused_instead_of_waited_for(two_cpus, tmp_path):
     with pytest.raises(ScenarioError) as caught:
         run(study(), tmp_path / "run", replace(TIMING, threads=64, timing_only=False, backend="ray"))
-    assert str(caught.value) == "--threads: no node of the cluster has so many CPUs (found 64; allowed: up to 2)"
+    assert (caught.value.key, caught.value.found, caught.value.allowed) == ("--threads", 64, "up to 2")
     assert not list(tmp_path.iterdir())
 
 
@@ -276,43 +267,30 @@ def test_ctrl_c_cancels_what_ray_runs_and_keeps_what_is_finished(two_cpus, tmp_p
     assert read_manifest(folder)["status"] == "interrupted"
 
 
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        ({"backend": "slurm"}, "backend: no such backend (found 'slurm'; allowed: local, ray)"),
-        ({"address": "auto"}, "address: is of use to the backend ray alone (found 'auto')"),
-    ],
-)
-def test_a_backend_that_there_is_not_is_one_line(settings, line):
+@pytest.mark.parametrize(("key", "value"), [("backend", "slurm"), ("address", "auto")])
+def test_a_backend_that_there_is_not_is_one_line(key, value):
     with pytest.raises(ScenarioError) as caught:
-        check_backend(replace(TIMING, **settings))
-    assert str(caught.value) == line
+        check_backend(replace(TIMING, **{key: value}))
+    assert (caught.value.key, caught.value.found) == (key, value)
 
 
 def test_without_ray_its_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ScenarioError, match=r"--ray: Ray is not installed; .*pip install 'sfl-sim\[ray\]'"):
+    with pytest.raises(ScenarioError, match=r"sfl-sim\[ray\]"):
         run(study(), tmp_path / "run", replace(TIMING, backend="ray"))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_program_from_standard_input_is_told_in_one_line(tmp_path):
+def test_a_program_from_standard_input_runs_its_trials_one_by_one(tmp_path):
     program = """
 import sfl_sim
 scenario = {"clients": {"count": 2}, "train": {"rounds": 1}, "data": {"train_samples": 100}, "repeats": 2}
-sfl_sim.run(scenario, out="run", jobs=2, timing_only=True)
+try:
+    sfl_sim.run(scenario, out="run", jobs=2, timing_only=True)
+except sfl_sim.ScenarioError as error:
+    print(error.key)
+sfl_sim.run(scenario, out="run", jobs=None, timing_only=True)
 """
-    done = subprocess.run([sys.executable, "-"], input=program, cwd=tmp_path, capture_output=True, text=True)
-    assert (
-        done.stderr.strip()
-        .splitlines()[-1]
-        .startswith("sfl_sim.errors.ScenarioError: jobs: a program from standard input cannot run in several processes")
-    )
-    done = subprocess.run(
-        [sys.executable, "-"],
-        input=program.replace("jobs=2", "jobs=None"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0
+    command = [sys.executable, "-"]
+    done = subprocess.run(command, input=program, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stdout == "jobs\n"
