@@ -15,8 +15,8 @@ from pydantic import Field
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.split import Copies, SplitStep, TwoParts, in_turn
+from sfl_sim.methods.base import Method, MethodOptions, Task
+from sfl_sim.methods.split import Copies, MiniBatchSteps, TwoParts, in_turn
 from sfl_sim.models.heads import Aux, auxiliary_network
 from sfl_sim.models.network import Network
 from sfl_sim.models.part import Part
@@ -131,7 +131,7 @@ class UploadOptions(HeadOptions):
     """Part-2: one that all clients train in turn, or a copy for each, averaged every round."""
 
 
-class RunsAhead(SplitStep):
+class RunsAhead(MiniBatchSteps, Method):
     """The flows of a client, and of the server's jobs for it; by default clients learn by a head's loss."""
 
     sends_gradients = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.methods.base import Method, MethodOptions, Task, once_a_round
@@ -14,14 +14,30 @@ from sfl_sim.training.exit_steps import ExitBackward
 from sfl_sim.training.steps import Backward, Forward, Train
 
 
-class SplitStep(Method):
-    """A method whose clients train part-1 and whose server trains part-2, one mini-batch after another."""
+class MiniBatchSteps:
+    """The steps of both sides on a mini-batch; those with an optimiser are made once a round."""
 
     forward: Step = Forward()
     trains: ClassVar[type[Train]] = Train
     """The server's step on smashed data."""
     goes_back: ClassVar[type[Backward | ExitBackward]] = Backward
     """The client's step from the gradient at the cut, or from its own loss."""
+
+    @once_a_round
+    def server_step(self: Any, round: int) -> Step:
+        """Return the server's step of a round."""
+        step: Step = self.trains(self.optimiser(round, SERVER))
+        return step
+
+    @once_a_round
+    def backward(self: Any, round: int, c: int) -> Step:
+        """Return the step of client `c` in a round."""
+        step: Step = self.goes_back(self.optimiser(round, c))
+        return step
+
+
+class SplitStep(MiniBatchSteps, Method):
+    """A method whose clients train part-1 and whose server trains part-2, one mini-batch after another."""
 
     def batches(
         self, c: int, part1: Replica, part2: Replica | Joined, batches: Iterable[Batch], round: int, visit: int = 0
@@ -43,16 +59,6 @@ class SplitStep(Method):
         gradient = yield on(SERVER, self.server_step(round), part2, smashed)
         gradient = yield from self.wire.download(gradient, smashed, part1, c, visit)
         yield on(c, self.backward(round, c), part1, gradient)
-
-    @once_a_round
-    def server_step(self, round: int) -> Step:
-        """Return the server's step of a round."""
-        return self.trains(self.optimiser(round, SERVER))
-
-    @once_a_round
-    def backward(self, round: int, c: int) -> Step:
-        """Return the step of client `c` in a round."""
-        return self.goes_back(self.optimiser(round, c))
 
 
 class TwoParts(Method):
