@@ -64,6 +64,8 @@ def in_short(study):
 
     def make(base, *others):
         changed = {"train": base.train.model_copy(update={"rounds": 1}), "repeats": 1}
+        if base.data.name == "digits" and base.data.partition.kind not in ("indices", "dirichlet"):
+            changed["data"] = base.data.model_copy(update={"train_samples": 300, "test_samples": 100})
         if base.serving:
             changed["serving"] = base.serving.model_copy(update={"requests": REQUESTS})
         return study(base.model_copy(update=changed), *others)
