@@ -4,6 +4,7 @@ from math import inf
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
@@ -125,5 +126,5 @@ def test_what_cannot_be_used_is_named(tmp_path, text, problem):
     own.write_text(text)
     with pytest.raises(ScenarioError, match=problem):
         draw(2, own)
-    with pytest.raises(ScenarioError, match=r"clients.availability.profile: no file .*did you mean 'flash'"):
+    with refused("clients.availability.profile", says="did you mean .flash"):
         draw(2, "flahs")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models import price
@@ -125,7 +126,7 @@ def test_a_table_has_all_columns_and_one_row(tmp_path):
 
 
 def test_an_unknown_profile_is_refused_with_the_shipped_ones():
-    with pytest.raises(ScenarioError, match=r"clients.compute.cost: .*'ncn'; allowed: ncnn, .*; did you mean 'ncnn'"):
+    with refused("clients.compute.cost", found="ncn"):
         read_cost("ncn")
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy.stats import ks_2samp, spearmanr
 
 from sfl_sim.build.catalogue import check_names
@@ -158,5 +159,5 @@ def test_a_client_keeps_its_link_when_others_join():
 
 
 def test_a_wrong_number_of_rates_is_refused():
-    with pytest.raises(ScenarioError, match=r"clients.network.uplink_bps: .*found 3; allowed: 2 entries"):
+    with refused("clients.network.uplink_bps", says=r"found 3; allowed: 2 entries"):
         draw_links(2, stream(0, "links"), NetworkSection(uplink_bps=[1, 2, 3], downlink_bps=1))
