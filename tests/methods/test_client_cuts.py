@@ -6,23 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_world import distance, fleet, simulate, task
-from torch import nn
+from small_world import deep_net, distance, fleet, simulate, task
 
 from sfl_sim.errors import ScenarioError
 
 EXACT = 1e-10
-
-
-def deep(shape, n_labels):
-    """Five layers, one without weights, two with batch norm."""
-    return nn.Sequential(
-        nn.Sequential(nn.Conv2d(shape[0], 3, 3, padding=1), nn.BatchNorm2d(3)),
-        nn.ReLU(),
-        nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()),
-        nn.Sequential(nn.Linear(4 * shape[1] * shape[2], 6), nn.Tanh()),
-        nn.Linear(6, n_labels),
-    )
 
 
 @settings(deadline=None, max_examples=12)
@@ -36,14 +24,14 @@ def deep(shape, n_labels):
 def test_i2_splitfed_v1_is_fedavg_whatever_the_cuts_of_the_clients(clients, momentum, epochs, uniform, data):
     samples, cuts = map(list, zip(*clients, strict=True))
     taking_part = data.draw(st.lists(st.sampled_from(range(len(cuts))), min_size=1, unique=True))
-    usual = {"build": deep, "local_epochs": epochs, "weight_decay": 1e-3, "uniform_weights": uniform}
+    usual = {"build": deep_net, "local_epochs": epochs, "weight_decay": 1e-3, "uniform_weights": uniform}
     work = task(samples, cuts=cuts, momentum=momentum, **usual)
     v1, *_ = simulate("splitfed_v1", work, clients=taking_part)
     fedavg, *_ = simulate("fedavg", work, clients=taking_part)
     assert distance(v1, fedavg) < EXACT
 
 
-WORK = {"samples": [20, 12, 8], "cuts": [1, 4, 3], "build": deep}
+WORK = {"samples": [20, 12, 8], "cuts": [1, 4, 3], "build": deep_net}
 WORLD = {"macs_per_s": [1e5, 3e5, 7e5], "uplink_bps": [1e5, 4e4, 9e4], "downlink_bps": [3e5, 2e5, 1e5]}
 
 
@@ -111,7 +99,7 @@ def test_fedavg_needs_no_cut():
 @pytest.mark.parametrize("name", ["splitfed_v1", "fedavgm", "fednag"])
 def test_i2_holds_with_a_cut_drawn_for_every_round(name):
     """Where the model is cut says nothing about what is learned, momenta and velocities included; bytes tell."""
-    usual = {"samples": [10, 6], "build": deep, "momentum": 0.9}
+    usual = {"samples": [10, 6], "build": deep_net, "momentum": 0.9}
     fixed, *_ = simulate(name, task(cut=3, **usual), rounds=5)
     drawn, _, rows = simulate(name, task(cuts=[4, 4], round_cuts=[1, 3, 4], **usual), rounds=5)
     assert distance(fixed, drawn) < EXACT
@@ -120,7 +108,7 @@ def test_i2_holds_with_a_cut_drawn_for_every_round(name):
 
 
 def test_the_cut_of_a_round_depends_on_seed_and_round_alone():
-    usual = {"samples": [10, 6], "cuts": [4, 4], "round_cuts": [1, 3, 4], "build": deep, "device": None}
+    usual = {"samples": [10, 6], "cuts": [4, 4], "round_cuts": [1, 3, 4], "build": deep_net, "device": None}
     (*_, smofi), (*_, v1) = (simulate(name, task(**usual), rounds=6) for name in ("smofi", "splitfed_v1"))
     bytes_of = [[rows["bytes"][rows["round"] == number].sum() for number in range(1, 7)] for rows in (smofi, v1)]
     assert bytes_of[0] == bytes_of[1]

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_world import batch_norm_net, distance, fleet, simulate, task
-from torch import nn
+from small_world import batch_norm_net, deep_net, distance, fleet, simulate, task
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
@@ -17,17 +16,6 @@ from sfl_sim.training.steps import Average
 
 EXACT = 1e-10
 CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-
-
-def deep(shape, n_labels):
-    """Five layers, one without weights, one with batch norm."""
-    return nn.Sequential(
-        nn.Sequential(nn.Conv2d(shape[0], 3, 3, padding=1), nn.BatchNorm2d(3)),
-        nn.ReLU(),
-        nn.Sequential(nn.Flatten(), nn.Linear(3 * shape[1] * shape[2], 6), nn.Tanh()),
-        nn.Sequential(nn.Linear(6, 6), nn.Tanh()),
-        nn.Linear(6, n_labels),
-    )
 
 
 def test_the_golden_grouping():
@@ -105,7 +93,7 @@ SLOW_TO_FAST = [1e5, 3e5, 5e5, 9e5]
 def test_i5_one_head_or_none_is_v2(order, samples, momentum, cuts, n):
     """One head whatever the second cut and the order; or no layer left for heads, however many of them."""
     cut, cut2 = cuts
-    work = task(samples, build=deep, cut=cut, momentum=momentum)
+    work = task(samples, build=deep_net, cut=cut, momentum=momentum)
     world = {"order": order, "world": fleet(len(samples), SLOW_TO_FAST[: len(samples)]), "workers": 1}
     heads = n if cut2 == 5 else 1
     hydra, *_ = simulate("hydra", work, options={"cut2": cut2, "num_heads": heads}, **world)
@@ -123,7 +111,7 @@ def test_i5_heads_for_all_and_no_trunk_is_v1(order, samples, momentum, cut):
 
 
 def test_several_heads_on_a_trunk_are_not_v2():
-    work = task([8, 8, 8], build=deep)
+    work = task([8, 8, 8], build=deep_net)
     hydra, *_ = simulate("hydra", work, options={"cut2": 3})
     assert distance(hydra, simulate("splitfed_v2", work)[0]) > 1e-4
 
@@ -131,7 +119,7 @@ def test_several_heads_on_a_trunk_are_not_v2():
 @pytest.mark.parametrize("order", sorted(ORDERS))
 def test_heads_add_no_parallelism(order):
     """The timeline is V2's after the clients have told what they hold, but for who averages the heads."""
-    work = task([12, 8, 6], build=deep, device=None)
+    work = task([12, 8, 6], build=deep_net, device=None)
     world = {"order": order, "world": fleet(3, SLOW_TO_FAST[:3], speedup=0.5), "workers": float("inf"), "max_wait_s": 1}
     *_, v2 = simulate("splitfed_v2", work, 1, **world)
     *_, hydra = simulate("hydra", work, 1, **world)
@@ -168,7 +156,7 @@ def test_the_average_of_the_heads_by_hand():
 
 
 def test_what_the_server_holds():
-    method = METHODS["hydra"](task([8, 8, 8, 8], build=deep, device=None), METHODS["hydra"].Options(cut2=3))
+    method = METHODS["hydra"](task([8, 8, 8, 8], build=deep_net, device=None), METHODS["hydra"].Options(cut2=3))
     head, trunk = method.head.size_bytes, method.trunk.size_bytes
     groups = method.groups
     same = next([a, b] for a in range(4) for b in range(a) if groups[a] == groups[b])

@@ -26,7 +26,7 @@ from sfl_sim.testing import (
 )  # fmt: skip
 
 __all__ = [
-    "ANY_CUT", "CASES", "CPU", "N_LABELS", "attention_net", "batch_norm_net", "distance", "fleet", "images",
+    "ANY_CUT", "CASES", "CPU", "N_LABELS", "attention_net", "batch_norm_net", "deep_net", "distance", "fleet", "images",
     "mlp", "simulate", "takes", "task", "tensors", "unsplit", "usual_options", "worlds",
 ]  # fmt: skip
 
@@ -53,6 +53,17 @@ def attention_net(shape, n_labels):
     embedding = nn.Sequential(nn.Flatten(1, 2), nn.Linear(shape[2], 8))
     head = nn.Sequential(nn.Flatten(), nn.Linear(8 * shape[1], n_labels))
     return nn.Sequential(OrderedDict(embedding=embedding, **blocks, head=head))
+
+
+def deep_net(shape, n_labels):
+    """Five layers, one without weights, two with batch norm."""
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(shape[0], 3, 3, padding=1), nn.BatchNorm2d(3)),
+        nn.ReLU(),
+        nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()),
+        nn.Sequential(nn.Linear(4 * shape[1] * shape[2], 6), nn.Tanh()),
+        nn.Linear(6, n_labels),
+    )
 
 
 def usual_options(name):
