@@ -42,7 +42,7 @@ from sfl_sim.store.schema import FolderKind, tables
 from sfl_sim.studies.advise import Advice, Criteria, find_advice
 from sfl_sim.studies.launch import TrialsFailed as TrialsFailed  # which users catch
 from sfl_sim.studies.loggers import Log, logging
-from sfl_sim.studies.privacy import attacked
+from sfl_sim.studies.points import attacked
 from sfl_sim.studies.reprice import Repricing
 from sfl_sim.studies.train import run_study
 

@@ -134,7 +134,7 @@ def privacy(
     study = read_study(scenario, overrides)
     from sfl_sim.report.pages.privacy import privacy_in_terminal
     from sfl_sim.runs.trial import Settings
-    from sfl_sim.studies.privacy import attacked
+    from sfl_sim.studies.points import attacked
     from sfl_sim.studies.train import run_study
 
     study = attacked(study, axes)

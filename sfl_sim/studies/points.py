@@ -1,11 +1,11 @@
-"""Points of a what-if study: the question that spreads them, the walk through each, and its measures."""
+"""Studies in which keys vary: the question that spreads points, the walk through each, and attacks at all of them."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from sfl_sim.build.clock import server_workers
+from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.engine.round_tables import device_groups
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.breakdown import by_client, traffic
@@ -22,7 +23,7 @@ from sfl_sim.models.network import Network
 from sfl_sim.runs.backends import end_with_parent, given_to_processes
 from sfl_sim.scenario.concerns import NOT_LEARNED, values_except
 from sfl_sim.scenario.fields import Concern
-from sfl_sim.scenario.load import Study, changed
+from sfl_sim.scenario.load import Study, Variant, changed, extended, training
 from sfl_sim.scenario.own_code import Forbidden, Permission, permitted
 from sfl_sim.scenario.presets import ORDER_PRESETS
 from sfl_sim.scenario.sections import ClientCuts, Scenario
@@ -286,3 +287,32 @@ def _found(point: Point, walker: Walker) -> TimedPoint:
         "how": walked.how,
     }
     return TimedPoint(point, figures, clients, task.cuts or [len(task.network)] * len(clients))
+
+
+def attacked(study: Study, axes: Sequence[Axis]) -> Study:
+    """Return the study with the values of `axes` in its grid, and with attacks, usual ones unless it asks for some.
+
+    Its name says what it is. Raises ScenarioError for axes that do not fit the scenario, and if no method has a cut.
+    """
+    study = training(study)
+    layer: dict[str, object] = {"name": f"{study.name}-privacy"}
+    if axes:
+        closed = Question.of(study, axes).axes
+        list(spread(study, closed))  # which refuses keys that the grid sets
+        own = study.base.grid
+        parts = [own] if isinstance(own, Mapping) else own or [{}]
+        layer["grid"] = [{**part, **{axis.key: list(axis.values) for axis in closed}} for part in parts]
+    if all(variant.scenario.report.leakage is None for variant in study.variants):
+        layer["report.leakage"] = {}
+    plan = extended(study, layer)
+    if not any(_splits(variant) for variant in plan.variants):
+        problem = "has no cut between clients and server here, so there is nothing to attack"
+        raise study.located(ScenarioError(problem, key="method.name", found=plan.variants[0].scenario.method.name))
+    return plan
+
+
+def _splits(variant: Variant) -> bool:
+    """True if the variant's method has a cut, as its options say."""
+    kind = find_method(variant.scenario.method.name)
+    with variant.places.locating():
+        return kind.has("is_split", method_options(kind, variant.scenario))

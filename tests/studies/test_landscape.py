@@ -23,6 +23,8 @@ from sfl_sim.scenario.own_code import hand_over
 from sfl_sim.studies.landscape import Extent, Surroundings, filter_normalised, survey
 from sfl_sim.training.evaluate import evaluate
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 TINY = {
     "name": "tiny",
     "repeats": 2,

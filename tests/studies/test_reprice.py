@@ -12,6 +12,7 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.ops import SERVER, On
+from sfl_sim.report.pages.run import write_report
 from sfl_sim.runs.news import Ended, silent
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import load, parse
@@ -21,6 +22,8 @@ from sfl_sim.studies.reprice import OF_TRAINING, Repricing, reprice_trial
 from sfl_sim.studies.retrace import TracedOperation, difference, records_of
 from sfl_sim.studies.train import run_study
 from sfl_sim.studies.trained import TrainedRun
+
+pytestmark = pytest.mark.usefixtures("no_reports")
 
 SMALL_STEPS = {"train.lr": 1e-4}
 """For slopes along random directions, which are long."""
@@ -73,6 +76,12 @@ def silently(run, overrides, out):
     return Repricing(run, overrides).run(out, silent).folder
 
 
+def thrice(path, place, elsewhere):
+    """A run, one in the other world, and the first in the world of the second."""
+    run, fresh = train(path, place / "run"), train(path, place / "fresh", elsewhere)
+    return run, fresh, silently(run, elsewhere, place / "repriced")
+
+
 def verdicts(folder):
     found = json.loads((folder / "manifest.json").read_text())["repriced"]
     return {verdict["variant"]: verdict for verdict in found}
@@ -98,10 +107,6 @@ def served(folder, variant):
     return jobs.sort_values("started_s")["client"].tolist()
 
 
-def leave_pages_out(patch):
-    patch.setattr("sfl_sim.report.pages.run.write_report", lambda runs, out, parts: out)
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory, pytestconfig):
     """A run of all methods (eight with a commit), one in the other world, and the first in the world of the second."""
@@ -110,10 +115,7 @@ def folders(tmp_path_factory, pytestconfig):
     place = tmp_path_factory.mktemp("repriced")
     changes = {"report": {**SCENARIO["report"], "exits_every": 2}, "train": {**SCENARIO["train"], "momentum": 0.9}}
     path = write(place, {"grid": points, **changes})
-    with pytest.MonkeyPatch.context() as patch:
-        leave_pages_out(patch)
-        run, fresh = train(path, place / "run"), train(path, place / "fresh", ELSEWHERE)
-        return run, fresh, silently(run, ELSEWHERE, place / "repriced")
+    return thrice(path, place, ELSEWHERE)
 
 
 @pytest.mark.night
@@ -191,7 +193,6 @@ def test_nothing_is_guessed_after_a_number_that_nobody_knows(folders):
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    leave_pages_out(monkeypatch)
     return tmp_path
 
 
@@ -207,8 +208,7 @@ def test_rounds_hold_until_the_first_in_which_the_order_is_another(place):
     experiment = Experiment(load(path).variants[0].scenario, device=None)
     first, second, third = (set(walked.clients) for walked in experiment.walk.rounds())
     (late, *_) = third - first - second
-    run, fresh = train(path, place / "run"), train(path, place / "fresh", slower(late))
-    repriced = silently(run, slower(late), place / "repriced")
+    _, fresh, repriced = thrice(path, place, slower(late))
     (verdict,) = verdicts(repriced).values()
     assert verdict["valid_rounds"] == 2
     assert verdict["reason"].startswith("round 3: client ")
@@ -237,8 +237,7 @@ BY_TIME = LEARNING | {"train": LEARNING["train"] | {"stop": {"time_s": 1.0}}}
 
 def test_a_training_that_ends_in_the_same_round_elsewhere_is_what_a_run_there_says(place):
     path, elsewhere = write(place, BY_TIME), ["clients.network.scale=0.9"]
-    run, fresh = train(path, place / "run"), train(path, place / "fresh", elsewhere)
-    repriced = silently(run, elsewhere, place / "repriced")
+    run, fresh, repriced = thrice(path, place, elsewhere)
     pd.testing.assert_frame_equal(rounds(fresh, "splitfed_v1"), rounds(repriced, "splitfed_v1"))
     there, here = (summaries(folder)["splitfed_v1"] for folder in (fresh, repriced))
     assert here == {key: value for key, value in there.items() if key != "key"}
@@ -248,8 +247,7 @@ def test_a_training_that_ends_in_the_same_round_elsewhere_is_what_a_run_there_sa
 
 def test_a_training_that_ends_sooner_elsewhere_ends_there_with_what_was_learned_until_then(place):
     path, elsewhere = write(place, BY_TIME), ["clients.network.scale=0.25"]
-    run, fresh = train(path, place / "run"), train(path, place / "fresh", elsewhere)
-    repriced = silently(run, elsewhere, place / "repriced")
+    _, fresh, repriced = thrice(path, place, elsewhere)
     pd.testing.assert_frame_equal(rounds(fresh, "splitfed_v1"), rounds(repriced, "splitfed_v1"))
     there, here = (summaries(folder)["splitfed_v1"] for folder in (fresh, repriced))
     assert (here["rounds"], verdicts(repriced)["splitfed_v1"]["reason"]) == (1, None)
@@ -275,9 +273,8 @@ def test_what_follows_the_last_round_is_in_no_other(scale, reason, place):
     method = {"name": "splitgp", "ft_steps": 1, "ft_lr": 0.01}
     run = train(write(place, BY_TIME | {"method": method}), place / "run")
     assert summaries(run)["splitgp"]["rounds"] == 2
-    assert (
-        verdicts(silently(run, [f"clients.network.scale={scale}"], place / "repriced"))["splitgp"]["reason"] == reason
-    )
+    repriced = silently(run, [f"clients.network.scale={scale}"], place / "repriced")
+    assert verdicts(repriced)["splitgp"]["reason"] == reason
 
 
 def test_nobody_knows_whether_another_training_would_have_reached_the_accuracy(place):
@@ -285,10 +282,8 @@ def test_nobody_knows_whether_another_training_would_have_reached_the_accuracy(p
     run = train(write(place, changes), place / "run")
     repriced = silently(run, ELSEWHERE, place / "repriced")
     assert summaries(run)["splitfed_v2"]["stopped"]
-    assert (summaries(repriced)["splitfed_v2"]["stopped"], summaries(repriced)["splitfed_v2"]["accuracy"]) == (
-        None,
-        None,
-    )
+    unknown = summaries(repriced)["splitfed_v2"]
+    assert unknown["stopped"] is unknown["accuracy"] is None
 
 
 def test_a_training_that_one_s_own_function_ended_ends_there_elsewhere(place):
@@ -330,8 +325,7 @@ def test_the_target_is_that_of_the_trained_reference_though_it_must_be_trained_t
 def test_a_network_that_draws_makes_every_method_depend_on_the_order(place):
     hand_over("small_networks:dropping")
     path = write(place, {"method": {"name": "splitfed_v1"}, "model": {"factory": "small_networks:dropping"}})
-    run, fresh = train(path, place / "run"), train(path, place / "fresh", ELSEWHERE)
-    repriced = silently(run, ELSEWHERE, place / "repriced")
+    run, fresh, repriced = thrice(path, place, ELSEWHERE)
     assert summaries(run)["splitfed_v1"]["weights_digest"] != summaries(fresh)["splitfed_v1"]["weights_digest"]
     assert verdicts(repriced)["splitfed_v1"]["valid_rounds"] == 0
     again = silently(run, ["server.include_model_exchange=true"], place / "again")
@@ -368,17 +362,18 @@ def test_a_cell_of_which_nothing_is_known_has_no_rounds(folders):
 
 
 @pytest.mark.parametrize(
-    ("override", "problem"),
+    ("override", "key"),
     [
-        ("train.lr=0.1", "train.lr: is not part of the system configuration alone: it decides what is learned"),
-        ("clients.participation=1", "clients.participation: is not part of the system configuration alone"),
-        ("repeats=2", "can change the system configuration of variants, but not the list of variants"),
-        ("clients.network=nowhere", "clients.network.profile: no file and no shipped profile of this name"),
+        ("train.lr=0.1", "train.lr"),
+        ("clients.participation=1", "clients.participation"),
+        ("repeats=2", "grid"),
+        ("clients.network=nowhere", "clients.network.profile"),
     ],
 )
-def test_what_would_have_to_be_trained_is_refused(folders, override, problem):
-    with pytest.raises(ScenarioError, match=problem):
+def test_what_would_have_to_be_trained_is_refused(folders, override, key):
+    with pytest.raises(ScenarioError) as raised:
         silently(folders[0], [override], None)
+    assert raised.value.key == key
 
 
 def test_the_same_system_is_refused(folders):
@@ -387,7 +382,7 @@ def test_the_same_system_is_refused(folders):
 
 
 def test_what_is_no_run_of_this_code_is_refused(folders, place):
-    with pytest.raises(ScenarioError, match="is not the folder of a run"):
+    with pytest.raises(ScenarioError, match=r"^run: "):
         silently(place, ELSEWHERE, None)
     with pytest.raises(ScenarioError, match="repriced itself"):
         silently(folders[2], ELSEWHERE, None)
@@ -405,8 +400,7 @@ def test_what_is_no_run_of_this_code_is_refused(folders, place):
 def test_the_command_prints_what_holds_and_the_page_says_it_first(place, monkeypatch, capsys):
     """A run of an earlier version does not say what its flows have read."""
     run = train(write(place, {"grid": {"method.name": ["splitfed_v1", "splitfed_v2", "korea"]}}), place / "run")
-    monkeypatch.undo()
-    monkeypatch.chdir(place)
+    monkeypatch.setattr("sfl_sim.report.pages.run.write_report", write_report)
     for file in ("reads.parquet", "SHA256SUMS"):
         (run / file).unlink()
     main(["reprice", str(run), "--set", ELSEWHERE[0]])
@@ -418,7 +412,4 @@ def test_the_command_prints_what_holds_and_the_page_says_it_first(place, monkeyp
     assert "korea (seed 0)" in printed
     above = (place / path).read_text().partition("<h2>Results</h2>")[0]
     assert "small: repriced from" in above
-    assert (
-        "splitfed_v2 (seed 0) must be trained with this system configuration to know what it learns: round 1: client"
-        in above
-    )
+    assert "splitfed_v2 (seed 0) must be trained" in above

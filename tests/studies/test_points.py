@@ -6,7 +6,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.optional_sections import Leakage
 from sfl_sim.scenario.vary import axis
-from sfl_sim.studies.privacy import attacked
+from sfl_sim.studies.points import attacked
 
 
 def cuts(study):
