@@ -180,7 +180,7 @@ def test_a_client_without_a_whole_batch_is_named():
 
 def test_a_batch_of_one_sample_is_refused_for_batch_norm():
     data([8], 4).check_no_single()
-    with pytest.raises(ScenarioError, match="client 0 has 9 samples, so one of its batches holds a single sample"):
+    with refused("train.batch_size", found=4):
         data([9], 4).check_no_single()
 
 

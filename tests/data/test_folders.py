@@ -213,7 +213,7 @@ def test_tiny_imagenet_tests_on_its_annotated_validation_images(tmp_path):
 def test_a_folder_that_lacks_a_part_of_tiny_imagenet_is_refused(tmp_path):
     folder = tiny_imagenet(tmp_path) / "tiny-imagenet-200"
     (folder / "val" / "val_annotations.txt").unlink()
-    with pytest.raises(ScenarioError, match=r"is not Tiny ImageNet.*val_annotations\.txt"):
+    with refused("data.name", says="val_annotations"):
         load("tiny_imagenet", root=tmp_path, download=False)
 
 

@@ -123,7 +123,7 @@ def test_samples_of_another_length_are_refused(tmp_path):
         whole = file.read_text()
         assert short in whole
         file.write_text(whole.replace(short, long))
-        with pytest.raises(ScenarioError, match="is not shakespeare in LEAF's JSON: a sample is not 80 characters"):
+        with refused("data.name", says="80"):
             load("shakespeare", root=tmp_path)
         file.write_text(whole)
 

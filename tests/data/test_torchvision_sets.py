@@ -134,7 +134,7 @@ def cifar100(server, monkeypatch):
 
 def test_cifar100_is_downloaded_resumed_unpacked_and_cached(server, cifar100, data_folder):
     server.breaks_after = 5000
-    with pytest.raises(ScenarioError, match="run again to resume"):
+    with refused("data.name", says="resume"):
         load("cifar100")
     server.breaks_after = None
     data = load("cifar100")

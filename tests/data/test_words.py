@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from sfl_sim.data.loading import load
 from sfl_sim.data.words import COMMENT, PAD, POST, TWEET
@@ -73,7 +74,7 @@ def test_a_comment_is_pieces_of_ten_words_with_the_next_one(tmp_path):
 
 def test_what_is_wrong_in_a_file_is_said(tmp_path):
     write(tmp_path, "sent140", train={"a": {"x": [tweet("hm")], "y": [4]}}, test={})
-    with pytest.raises(ScenarioError, match="a label is neither 0 nor 1"):
+    with refused("data.name", says="0 nor 1"):
         load("sent140", root=tmp_path)
     short = {"a": {"x": [["few"]], "y": [{"target_tokens": [["few"]]}]}}
     write(tmp_path, "reddit", train=short, test=short)

@@ -13,7 +13,6 @@ from refusals import refused
 from torch import nn
 
 from sfl_sim.build.registry import named
-from sfl_sim.errors import ScenarioError
 from sfl_sim.runs.backends import given_to_processes
 from sfl_sim.scenario import own_code
 from sfl_sim.scenario.given import as_yaml
@@ -51,7 +50,7 @@ def test_the_index_of_a_frame_says_which_client_a_row_is_of(names):
 
 def test_an_index_that_numbers_no_clients_is_refused():
     slow = pd.Series([1e6, 2e6], index=[4, 7])
-    with pytest.raises(ScenarioError, match=r"uplink_bps: has an index that does not number .*found '4, 7'"):
+    with refused("clients.network.uplink_bps"):
         parse({"clients": {"count": 2, "network": {"uplink_bps": slow, "downlink_bps": slow}}})
 
 
@@ -158,5 +157,5 @@ def test_a_script_that_other_processes_would_run_again_is_told(guard, tmp_path, 
     if guard:
         given_to_processes([])
     else:
-        with pytest.raises(ScenarioError, match=r'train\.py: jobs: needs `if __name__ == "__main__":`'):
+        with refused("jobs", says="train.py"):
             given_to_processes([])

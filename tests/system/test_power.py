@@ -1,6 +1,7 @@
 """The powers of a fleet: of a shipped radio, or given; one number for all clients, or one for each."""
 
 import pytest
+from refusals import refused
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.optional_sections import PowerSection
@@ -37,7 +38,7 @@ def test_what_cannot_be_used_is_named(tmp_path):
             read_power(2, PowerSection(compute_w=1.0, **options))
     own = tmp_path / "radio.csv"
     own.write_text("base_mw,uplink_mw_per_mbps,downlink_mw_per_mbps\n1000,-1,2\n")
-    with pytest.raises(ScenarioError, match=r"radio.csv:2: .*column 'uplink_mw_per_mbps' .*above 0"):
+    with refused("clients.power.radio", found="-1", says="radio.csv:2"):
         read_power(2, PowerSection(compute_w=1.0, radio=str(own)))
     own.write_text("base_mw,uplink_mw_per_mbps,downlink_mw_per_mbps\n1000,100,2\n2,2,2\n")
     with pytest.raises(ScenarioError, match="a second row"):
