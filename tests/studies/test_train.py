@@ -249,3 +249,10 @@ def test_attacks_need_training_and_a_timing_only_run_says_so(tmp_path):
     assert [news.problem for news in told if isinstance(news, Warned)] == [
         "report.leakage: nothing is trained, so nothing is attacked"
     ]
+
+
+def test_variants_that_differ_in_serving_alone_are_one_trial(tmp_path):
+    told = []
+    study = parse(SCENARIO | {"grid": {"serving.requests": [10, 20]}})
+    run_study(study, tmp_path / "run", Settings(timing_only=True), told.append)
+    assert sum(isinstance(news, Ended) for news in told) == 1
