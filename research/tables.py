@@ -13,7 +13,10 @@ from research.trends import Table, reports_folder
 from sfl_sim.report.frames import ShownVariant, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.panel import Column
-from sfl_sim.report.results import BYTES, ROUNDS, TIME, Aim, CostToTarget, aims, bounded, factor
+from sfl_sim.report.results import BYTES, ROUNDS, TIME, Aim, ToTarget, aims, factor
+
+SPENT = {TIME.key: ["simulated_s"], ROUNDS.key: ["rounds"], BYTES.key: ["bytes_up", "bytes_down"]}
+"""The columns whose sum a run has spent in all."""
 
 
 def print_tables(scenarios: Iterable[str], columns: Sequence[Column]) -> None:
@@ -42,16 +45,17 @@ def _row(aim: Aim, variant: ShownVariant, columns: Sequence[Column]) -> str:
         f"{column.text(of.mean())} ± {column.text(of.std())}" for column, of in zip(columns, measured, strict=True)
     ]
     if aim.target is not None:
-        low, high = (1.0, 1.0) if variant is aim.baseline else aim.speedup(variant, TIME)
-        speedup = bounded(low, high, factor)
+        times = 1.0 if variant is aim.baseline else aim.speedup(variant, TIME)
+        speedup = factor(times) if times > 0 else "–"
         cells += [_mean(aim, variant, ROUNDS), _mean(aim, variant, TIME), speedup, _mean(aim, variant, BYTES)]
     return f"| {' | '.join([variant.name, *cells])} |"
 
 
-def _mean(aim: Aim, variant: ShownVariant, cost: CostToTarget) -> str:
+def _mean(aim: Aim, variant: ShownVariant, cost: ToTarget) -> str:
     """Mean over seeds of rounds, time or bytes to the target, or its lower bound."""
     seeds = aim.seeds(variant)
-    low, high = cost.of_seeds(seeds).mean()
-    if low == high:
-        return f"{cost.text(low)} ± {cost.text(seeds[cost.key].std())}"
-    return f"{bounded(low, high, cost.text)} ({seeds[cost.key].notna().sum()} of {len(seeds)} seeds)"
+    needed, reached = seeds[cost.key], int(seeds[cost.key].notna().sum())
+    if reached == len(seeds):
+        return f"{cost.text(needed.mean())} ± {cost.text(needed.std())}"
+    least = needed.fillna(seeds[SPENT[cost.key]].sum(axis="columns")).mean()
+    return f">\u00a0{cost.text(least)} ({reached} of {len(seeds)} seeds)"
