@@ -126,7 +126,7 @@ def _without_tilde(argument: str) -> str:
 
 
 def _usage(error: Exception) -> str:
-    """Return what is wrong with the arguments; of a scenario's key that was given as an option, how to set it."""
+    """Say what is wrong with the arguments; of a scenario's key that was given as an option, how to set it."""
     option = getattr(error, "option_name", None) or ""
     if keys := keys_named(option.lstrip("-").replace("-", "_")):
         return f"No such option: {option} (did you mean --set {keys[0]}=VALUE?)"
@@ -139,10 +139,9 @@ def _reasons_shown(debug: bool) -> Iterator[None]:
     log, handler, said = logging.getLogger("sfl_sim"), logging.StreamHandler(), set[str]()
 
     def is_new(record: logging.LogRecord) -> bool:
-        reason = record.getMessage()
-        is_first = reason not in said
+        told, reason = len(said), record.getMessage()
         said.add(reason)
-        return is_first
+        return len(said) > told
 
     handler.addFilter(is_new)
     if debug:

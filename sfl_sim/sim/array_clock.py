@@ -13,15 +13,15 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfl_sim.ops import Event, Expect, Occur, Wait
-from sfl_sim.sim.trace import Demand, Duration, NotPlannable, PlannedOperation
+from sfl_sim.sim.trace import Demand, Duration, Foreseen, NotPlannable, PlannedOperation
 from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.store.places import AGGREGATOR, PEER, SERVER
 
@@ -67,8 +67,10 @@ class Stage:
         bringing: number of branches that bring jobs.
         begins: the first leg of each branch.
         missing: how much must come before each leg: the end of the leg before it in the branch, and events.
+        straight: the legs that begin with a job and end with the arrival of their branch's next job, and nothing else.
         filled: the legs that have operations; heads: indices of their first operations.
         resumed: of those legs, the ones that are not requested when the operation before them ends.
+        chains: indices of the second operations of all legs, of the third ones, ...
     """
 
     def __init__(self, branches: Sequence[BranchEntries], announced: Expect | None = None) -> None:
@@ -90,12 +92,18 @@ class Stage:
             raise NotPlannable("an event does not occur among the flows that wait for it")
         self.begins = [number for number, leg in enumerate(self.legs) if not number or self.legs[number - 1].is_last]
         self.missing = [1 + len(leg.awaited) for leg in self.legs]
+        self.straight = [
+            number
+            for number, (leg, after) in enumerate(pairwise(self.legs))
+            if not (leg.is_last or leg.occurring or after.awaited or leg.client is None or after.client is None)
+        ]
         firsts, ends = np.array([(leg.first, leg.end) for leg in self.legs], dtype=int).reshape(-1, 2).T
         self.filled = np.flatnonzero(firsts < ends)
         self.heads = firsts[self.filled]
         waiting = np.array([bool(leg.awaited) for leg in self.legs], dtype=bool)
         waiting[self.begins] = True
         self.resumed = np.flatnonzero(waiting[self.filled])
+        self.chains = _by_rank(len(self.rows), self.heads)
         numbers: dict[Demand, int] = {}
         demands = (entry.demand for entry in chain.from_iterable(entries))
         self._demand = [numbers.setdefault(demand, len(numbers)) for demand in demands]
@@ -120,6 +128,11 @@ class TimedStage:
         durations: of the operations, leg by leg.
         workers: of the server.
 
+    Attributes:
+        is_steady: True if no duration depends on its start.
+        short: duration of the job with which a leg begins, and of what follows it up to its branch's next job; None if
+            more happens.
+
     Raises NotPlannable if a job for which others may wait takes no time: who comes next would depend on the events of
     one instant.
     """
@@ -131,6 +144,13 @@ class TimedStage:
         services = (of_leg[0] for leg, of_leg in zip(stage.legs, durations, strict=True) if leg.client is not None)
         if (stage.announced or self.workers > 1) and stage.bringing > self.workers and 0.0 in services:
             raise NotPlannable("a job takes no time: which client comes next depends on events of one instant")
+        flat = [*chain.from_iterable(durations)]
+        self.is_steady = not any(isinstance(duration, Foreseen) for duration in flat)
+        self._seconds = np.array(flat, dtype=float) if self.is_steady else None
+        self.short: list[tuple[float, list[float]] | None] = [None] * len(durations)
+        for number in stage.straight:
+            service_s, *after = cast("list[float]", durations[number])
+            self.short[number] = service_s, after
 
     def times(self, start_s: float, turns: Turns) -> tuple[Floats, Floats, Floats]:
         """Return three arrays of seconds, (operations,): when the operations are requested, start and end.
@@ -151,7 +171,13 @@ class TimedStage:
         if inf in walk.began_s:
             raise NotPlannable("a job is never served, or an event never occurs")
         began_s = np.array(walk.began_s)[stage.filled]
-        ended_s = np.fromiter(chain.from_iterable(walk.ended_s), float)
+        if self._seconds is None:
+            ended_s = np.fromiter(chain.from_iterable(walk.ended_s), float)
+        else:
+            ended_s = np.empty(len(stage.rows))
+            ended_s[stage.heads] = began_s + self._seconds[stage.heads]
+            for indices in stage.chains:
+                ended_s[indices] = ended_s[indices - 1] + self._seconds[indices]
         requested_s = np.roll(ended_s, 1)
         requested_s[stage.heads[stage.resumed]] = np.array(walk.requested_s)[stage.filled][stage.resumed]
         started_s = requested_s.copy()
@@ -175,6 +201,8 @@ class _StageWalk:
         self.requested_s = [start_s] * n
         self.ended_s: list[list[float]] = [[]] * n
         self._durations: list[list[Any]] = timed.durations
+        self._short = timed.short
+        self._is_steady = timed.is_steady
         self._stage = stage
         self._missing = stage.missing.copy()
         self._jobs: list[tuple[float, int, int]] = []  # a heap of those that have come: arrival, client, leg
@@ -187,10 +215,10 @@ class _StageWalk:
         """Serve the jobs first come, first served, by so many workers; ties go by client id."""
         jobs, free_s = self._jobs, [self.start_s] * workers
         while jobs:
-            began_s, _, leg = heapq.heappop(jobs)
+            began_s, client, leg = heapq.heappop(jobs)
             if free_s[0] > began_s:
                 began_s = free_s[0]
-            heapq.heapreplace(free_s, self._serve(leg, began_s))
+            heapq.heapreplace(free_s, self._serve(leg, client, began_s))
 
     def in_turn(self, turns: Sequence[int]) -> None:
         """Let one worker serve the clients in the sequence `turns`."""
@@ -203,13 +231,26 @@ class _StageWalk:
             if client not in waiting:
                 return
             arrived_s, leg = waiting.pop(client)
-            now_s = self._serve(leg, max(arrived_s, now_s))
+            now_s = self._serve(leg, client, max(arrived_s, now_s))
 
-    def _serve(self, number: int, began_s: float) -> float:
+    def _serve(self, number: int, client: int, began_s: float) -> float:
         """Start a job, and let branches go on until their next jobs; gives its end."""
-        self._run(number, began_s)
-        self._go_on()
-        return self.ended_s[number][0]
+        short = self._short[number]
+        if short is None:
+            self._run(number, began_s)
+            self._go_on()
+            return self.ended_s[number][0]
+        self.began_s[number] = began_s
+        service_s, after = short
+        now_s = ended_s = began_s + service_s
+        if self._is_steady:
+            for seconds in after:
+                now_s += seconds
+        else:
+            self.ended_s[number] = [*accumulate(after, initial=ended_s)]
+            now_s = self.ended_s[number][-1]
+        heapq.heappush(self._jobs, (now_s, client, number + 1))
+        return ended_s
 
     def _go_on(self) -> None:
         while self._ready:
@@ -264,6 +305,14 @@ def _legs(branch: BranchEntries, first: int) -> Iterator[Leg]:
             leg.occurring.append(item.event)
     leg.is_last = True
     yield leg
+
+
+def _by_rank(n: int, heads: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Split `n` operations in chains that begin at `heads` by rank: the second ones, the third ones, ..."""
+    if not n:
+        return []
+    rank = np.arange(n) - heads[np.searchsorted(heads, np.arange(n), side="right") - 1]
+    return np.split(np.argsort(rank, kind="stable"), np.cumsum(np.bincount(rank)))[1:-1]
 
 
 def _rows(entries: Sequence[PlannedOperation]) -> NDArray[np.void]:

@@ -16,18 +16,18 @@ function that makes the policy of one round from a `Roster`. To add one, write i
 
 from __future__ import annotations
 
+import heapq
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
-from operator import attrgetter
 
 import numpy as np
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.sim.station import Hold, Job, NextJob, OrderPolicy, Skipping, first_come
+from sfl_sim.sim.station import Hold, Job, NextJob, OrderPolicy, Skipping, Sorting, first_come
 
 LABELS_OF_THEIR_OWN: Sequence[int] = range(sys.maxsize)
 """Dominant labels where no two clients share one: client c has label c."""
@@ -155,6 +155,11 @@ class InARow:
             self.turn = self.turn if self._left else None
         return choice
 
+    def add(self, job: Job) -> None:
+        """Tell the policy of a job that begins a row, if it sorts them."""
+        if job.client != self.turn and isinstance(self.policy, Sorting):
+            self.policy.add(job)
+
     def skip(self, client: int) -> None:
         """End the row of a client that will not come."""
         self.rows[client] = 0
@@ -219,7 +224,7 @@ def shortest_job(roster: Roster) -> OrderPolicy:
 
     Where all clients have one cut and whole mini-batches, all jobs are alike, and this is `fcfs`.
     """
-    return lambda waiting, now_s: min(waiting.values(), key=attrgetter("service_s"))
+    return ShortestFirst()
 
 
 def label_aware(roster: Roster) -> OrderPolicy:
@@ -227,16 +232,63 @@ def label_aware(roster: Roster) -> OrderPolicy:
 
     Labels that were not served yet in the round come first, in their order in the cyclic list.
     """
-    labels, services = roster.labels, count()
-    unserved = dict.fromkeys(labels[client] for client in roster.clients)
-    last_served = {label: index - len(unserved) for index, label in enumerate(unserved)}
+    return LabelsInTurn(roster.clients, roster.labels)
 
-    def choose(waiting: Mapping[int, Job], now_s: float) -> Job:
-        job = min(waiting.values(), key=lambda job: last_served[labels[job.client]])
-        last_served[labels[job.client]] = next(services)
-        return job
 
-    return choose
+class ShortestFirst:
+    """Policy of `shortest_job`. It keeps the jobs in a heap; one that does not wait any more is dropped on the way."""
+
+    def __init__(self) -> None:
+        self._jobs: list[tuple[float, int, Job]] = []
+        self._arrivals = count()
+
+    def add(self, job: Job) -> None:
+        """Note that `job` waits."""
+        heapq.heappush(self._jobs, (job.service_s, next(self._arrivals), job))
+
+    def __call__(self, waiting: Mapping[int, Job], now_s: float) -> NextJob:
+        """Give the shortest job."""
+        while self._jobs:
+            *_, job = heapq.heappop(self._jobs)
+            if waiting.get(job.client) is job:
+                return job
+        return None
+
+
+class LabelsInTurn:
+    """Policy of `label_aware`. It keeps a line of jobs for every label, and the labels with jobs in a heap."""
+
+    def __init__(self, clients: Sequence[int], labels: Sequence[int]) -> None:
+        self.labels = labels
+        unserved = dict.fromkeys(labels[client] for client in clients)
+        self._last_served = {label: index - len(unserved) for index, label in enumerate(unserved)}
+        self._services = count()
+        self._lines = {label: deque[Job]() for label in unserved}
+        self._heap: list[tuple[int, int]] = []
+
+    def add(self, job: Job) -> None:
+        """Note that `job` waits."""
+        label = self.labels[job.client]
+        self._lines[label].append(job)
+        if len(self._lines[label]) == 1:
+            heapq.heappush(self._heap, (self._last_served[label], label))
+
+    def __call__(self, waiting: Mapping[int, Job], now_s: float) -> NextJob:
+        """Give the first job of the label that was served longest ago."""
+        while self._heap:
+            _, label = self._heap[0]
+            line = self._lines[label]
+            job = line.popleft()
+            is_there = waiting.get(job.client) is job
+            if is_there:
+                self._last_served[label] = next(self._services)
+            if not line:
+                heapq.heappop(self._heap)
+            else:
+                heapq.heapreplace(self._heap, (self._last_served[label], label))
+            if is_there:
+                return job
+        return None
 
 
 def _sweeps(roster: Roster, reverse: bool) -> Iterator[int]:

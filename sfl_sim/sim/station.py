@@ -68,6 +68,14 @@ class Skipping(Protocol):
         """Stop holding the server for `client`, which brings no more jobs."""
 
 
+@runtime_checkable
+class Sorting(Protocol):
+    """A policy that sorts the jobs itself, and so is told of each job that comes."""
+
+    def add(self, job: Job) -> None:
+        """Note that `job` waits."""
+
+
 def first_come(waiting: Mapping[int, Job], now_s: float) -> Job | None:
     """Choose the job that came first: the policy of arrival order, and of every state that no order ranks."""
     return next(iter(waiting.values()))
@@ -76,10 +84,11 @@ def first_come(waiting: Mapping[int, Job], now_s: float) -> Job | None:
 class _Queue:
     """The jobs that wait to change one state: those that an order ranks, by client, and all others."""
 
-    __slots__ = ("busy", "entry", "left", "others", "policy", "ranked", "to_come", "wake_s")
+    __slots__ = ("add", "busy", "entry", "left", "others", "policy", "ranked", "to_come", "wake_s")
 
     def __init__(self) -> None:
         self.policy: OrderPolicy = first_come
+        self.add: Callable[[Job], None] | None = None  # tells the policy of a job
         self.left: dict[int, int] = {}
         self.to_come = 0  # sum of `left`
         self.ranked: OrderedDict[int, Job] = OrderedDict()
@@ -96,6 +105,8 @@ class _Queue:
             raise RuntimeError(f"client {job.client} brings a job to an ordered state before its last one was served")
         else:
             self.ranked[job.client] = job
+            if self.add:
+                self.add(job)
 
     def take(self, now_s: float) -> NextJob:
         """Remove and give the next job; None or a `Hold` if the policy holds the server."""
@@ -165,6 +176,10 @@ class Station:
         self._admit(self.env.now)
         queue = self._queues.setdefault(state, _Queue())
         queue.policy, queue.left, queue.to_come = policy, left, sum(left.values())
+        queue.add = policy.add if isinstance(policy, Sorting) else None
+        if queue.add:
+            for job in queue.ranked.values():
+                queue.add(job)
         self._announced[state] = queue
 
     def missing(self) -> dict[int, int]:

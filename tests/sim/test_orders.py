@@ -12,7 +12,7 @@ from small_server import Server
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN, OF_RUNS, ORDERS, InARow, Roster, check_burst, check_max_wait
-from sfl_sim.sim.station import Job
+from sfl_sim.sim.station import Job, Sorting
 
 
 def served(order, jobs, burst=1.0, seed=0, **roster):
@@ -22,6 +22,8 @@ def served(order, jobs, burst=1.0, seed=0, **roster):
     sequence = []
     while sum(left.values()):
         waiting = {c: Job(c, state=None, arrived_s=0.0, service_s=1.0) for c, n in left.items() if n}
+        for job in waiting.values() if isinstance(policy, Sorting) else ():
+            policy.add(job)
         client = policy(waiting, 0.0).client
         left[client] -= 1
         sequence.append(client)
@@ -228,6 +230,8 @@ def test_the_jobs_of_a_row_are_served_one_after_another_and_count_as_one(order):
     left, sequence = dict(jobs), []
     while sum(left.values()):
         waiting = {c: Job(c, state=None, arrived_s=0.0, service_s=1.0) for c, n in left.items() if n}
+        for job in waiting.values():
+            policy.add(job)
         if policy.turn is not None:
             assert policy({c: job for c, job in waiting.items() if c != policy.turn}, 0.0) is None
         sequence.append(policy(waiting, 0.0).client)
