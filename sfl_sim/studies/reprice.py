@@ -120,11 +120,8 @@ class Repricing:
         self.finished = {number: stored[key] for number, key in enumerate(keys) if key in stored}
         self.study = load(folder / "scenario.yaml", overrides)
         if [each.name for each in self.study.variants] != [each.name for each in self.recorded]:
-            raise ScenarioError(
-                "can change the system configuration of variants, but not the list of variants",
-                key="grid",
-                file="--set",
-            )
+            problem = "can change the system configuration of variants, but not the list of variants"
+            raise ScenarioError(problem, key="grid", file="--set")
         for was, variant in zip(self.recorded, self.study.variants, strict=True):
             with variant.places.locating():
                 check_same_training(was, variant.scenario)
@@ -201,13 +198,4 @@ def _walk(
         trial.add_tables({"clients": experiment.clients(), **experiment.walk.participation.tables()})
         trial.close(summary)
     before_s, after_s = (float(table["ended_s"].iloc[len(rounds) - 1]) for table in (recorded.rounds, rounds))
-    return Verdict(
-        trial.variant,
-        trial.seed,
-        rounds=len(rounds),
-        valid_rounds=valid,
-        reason=reason,
-        before_s=before_s,
-        after_s=after_s,
-        to_accuracy_before_s=target_s,
-    )
+    return Verdict(trial.variant, trial.seed, len(rounds), valid, reason, before_s, after_s, target_s)

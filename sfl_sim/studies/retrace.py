@@ -108,7 +108,6 @@ class _Ending(Stopping):
     def why(
         self, round: Round, experiment: object, next_begins_s: Callable[[], float], *, is_new: bool = True
     ) -> str | None:
-        """Return why training ends with this round; None if it goes on."""
         number = round.row["round"]
         reason = self._by_rules({**round.row, **self._scores.get(number, {})}, next_begins_s)
         return SAYS_SO if number == self._said_so else reason
@@ -222,14 +221,14 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def difference(number: int, theirs: Sequence[TracedOperation], ours: Sequence[TracedOperation]) -> str | None:
     """Return why the operations of round `number` differ from the recorded training; None if they do not."""
-    known = Counter(each.lineage for each in theirs)
-    if known == Counter(each.lineage for each in ours):
+    known = Counter(op.lineage for op in theirs)
+    if known == Counter(op.lineage for op in ours):
         return None
-    first = next((each for each in ours if each.lineage not in known), None)
+    first = next((op for op in ours if op.lineage not in known), None)
     if first is None:
         return f"round {number}: some of what was trained would not take place"
     client = client_of(first.op)
-    served = [other for each in theirs if each.before == first.before and (other := client_of(each.op)) != NOBODY]
+    served = [other for op in theirs if op.before == first.before and (other := client_of(op.op)) != NOBODY]
     if first.op.node == SERVER and client != NOBODY and served and client not in served:
         return f"round {number}: client {client} would be served before client {served[0]}"
     whose = f" of client {client}" if client != NOBODY else ""

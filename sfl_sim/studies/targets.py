@@ -30,14 +30,14 @@ def references(study: Study) -> dict[str, str]:
     for variant in study.variants:
         variants.setdefault(variant.name, variant)  # seeds do not matter
     settings = {name: values_except(variant.scenario, COMPARED) for name, variant in variants.items()}
-    found = {}
+    chosen = {}
     for name, variant in variants.items():
         target = variant.scenario.report.target_accuracy
         if isinstance(target, RelativeTarget):
             alike = [other for key, other in variants.items() if settings[key] == settings[name]]
             with variant.places.locating():
-                found[name] = _reference(target.of, variant, alike).name
-    return found
+                chosen[name] = _reference(target.of, variant, alike).name
+    return chosen
 
 
 def target_figures(
@@ -53,7 +53,7 @@ def target_figures(
         that of the mean over those seeds of the reference that have run: null without any.
     """
     named = references(study)
-    found = {}
+    figures = {}
     for number, (_, rounds) in closed.items():
         variant = study.variants[number]
         target, reference = variant.scenario.report.target_accuracy, named.get(variant.name)
@@ -61,8 +61,8 @@ def target_figures(
             best = [summary["best_accuracy"] for summary, _ in closed.values() if summary["name"] == reference]
             trained = [accuracy for accuracy in best if accuracy is not None]
             target = target.share * fmean(trained) if trained else None
-        found[number] = {"reference": reference, **way_to(target, rounds)}
-    return found
+        figures[number] = {"reference": reference, **way_to(target, rounds)}
+    return figures
 
 
 def _reference(of: str | MethodSection, variant: Variant, alike: list[Variant]) -> Variant:

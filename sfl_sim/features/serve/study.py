@@ -103,11 +103,11 @@ def answers_of(training: Study, run: Path | None, settings: Settings, notify: No
     folders = [] if own else [*Path("reports").glob(name), *sorted(Path("reports").glob(f"{name}-[0-9]*"))]
     for folder in folders:
         try:
-            found = ServedAnswers(folder, NOT_LEARNED)
+            answers = ServedAnswers(folder, NOT_LEARNED)
             for variant in training.variants:
-                found.of(variant)
-            if all(map(found.are_up_to_date, training.variants)):
-                return found
+                answers.of(variant)
+            if all(map(answers.are_up_to_date, training.variants)):
+                return answers
         except ScenarioError:
             continue
     outcome = run_study(training, None, replace(settings, resume=True), notify)
@@ -185,9 +185,8 @@ class ServedStudy:
             return {"run": str(answers.folder) if answers else None}
 
         def page(staged: Path) -> None:
-            from sfl_sim.features.serve.page import (
-                write_serving,
-            )  # plotly is imported when the first trial has been served
+            # Plotly is imported when the first trial has been served.
+            from sfl_sim.features.serve.page import write_serving
 
             with optional("serving.html", notify):
                 write_serving(staged, staged / "serving.html")

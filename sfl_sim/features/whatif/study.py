@@ -58,85 +58,82 @@ def run_whatif(
     check_unused(study)
     question = Question.of(study, axes)
     check_effects([point.variant for point in question.points])
-    told = {"overlay": overlay_table(question, runs)} if runs else {}
+    more = {"overlay": overlay_table(question, runs)} if runs else {}
     varied = [(axis.key, axis.values) for axis in question.axes]
     asked = json.dumps([*varied, *map(str, runs), *([draws] if draws else [])])
     identity = f"{digest(study)}-whatif-{blake2b(asked.encode(), digest_size=8).hexdigest()}"
     folder = RunFolder(place_of(study, out, identity, "-whatif"), identity)
-    found: list[TimedPoint] = []
+    timed: list[TimedPoint] = []
+
+    def count(done: int, total: int) -> None:
+        notify(Counted("uncertainty", "point", done, total))
 
     def work() -> str:
         for noted in (unpriced(question.network), scaled_trace(study.base.clients.network)):
             if noted:
                 notify(Warned(None, str(noted)))
         try:
-            _collect(question, jobs, notify, found)
+            _collect(question, jobs, notify, timed)
             if draws:
-                told["draws"] = draws_table(
-                    found,
-                    question.axes,
-                    draws,
-                    jobs,
-                    lambda done, total: notify(Counted("uncertainty", "point", done, total)),
-                )
+                more["draws"] = draws_table(timed, question.axes, draws, jobs, count)
         except KeyboardInterrupt:
-            if not found:
+            if not timed:
                 raise
             return "interrupted"
         return "complete"
 
     def join() -> dict[str, Any]:
-        _write(folder.staging, question, found, told, time.monotonic() - began_s)
+        _write(folder.staging, question, timed, more, time.monotonic() - began_s)
         return {}
 
-    def page(place: Path) -> None:
+    def page(staged: Path) -> None:
         with optional("whatif.html", notify):
-            write_whatif(place, place / "whatif.html")
+            write_whatif(staged, staged / "whatif.html")
 
     return launch(study, settings, folder, work=work, join=join, page=page)
 
 
 def _write(
-    place: Path, question: Question, found: list[TimedPoint], more: Mapping[str, pd.DataFrame], wall_s: float
+    folder: Path, question: Question, timed: list[TimedPoint], more: Mapping[str, pd.DataFrame], wall_s: float
 ) -> None:
-    """Write the tables and their description into the folder `place`."""
-    tables = {**point_tables(found, question.axes), "layers": question.walker.experiment.layers(), **more}
+    """Write the tables and their description into the folder."""
+    tables = {**point_tables(timed, question.axes), "layers": question.walker.experiment.layers(), **more}
     for name, table in tables.items():
-        table.to_parquet(place / f"{name}.parquet", index=False)
-    rounds = {one.point.variant.scenario.train.rounds for one in found}
+        table.to_parquet(folder / f"{name}.parquet", index=False)
+    rounds = {point.point.variant.scenario.train.rounds for point in timed}
     about = {
         "scenario": question.study.name,
         "axes": question.describe(),
         "series": list(tables["points"]["series"].unique()),
         "target_accuracy": _target(more),
-        "evaluated": dict(Counter(one.figures["how"] for one in found)),
+        "evaluated": dict(Counter(point.figures["how"] for point in timed)),
         "wall_s": round(wall_s, 3),
         "rounds": rounds.pop() if len(rounds) == 1 else None,
     }
-    (place / "whatif.json").write_text(json.dumps(about, indent=2) + "\n")
+    (folder / "whatif.json").write_text(json.dumps(about, indent=2) + "\n")
 
 
-def _target(told: Mapping[str, pd.DataFrame]) -> float | None:
+def _target(tables: Mapping[str, pd.DataFrame]) -> float | None:
     """Return the target accuracy of the training runs; None if they have none, or different ones."""
-    asked = set(told["overlay"]["target_accuracy"].dropna()) if "overlay" in told else set()
-    return asked.pop() if len(asked) == 1 else None
+    targets = set(tables["overlay"]["target_accuracy"].dropna()) if "overlay" in tables else set()
+    return targets.pop() if len(targets) == 1 else None
 
 
-def _collect(question: Question, jobs: int, notify: Notify, found: list[TimedPoint]) -> None:
-    """Add the times of the points' rounds to `found`, in the order of the points."""
+def _collect(question: Question, jobs: int, notify: Notify, timed: list[TimedPoint]) -> None:
+    """Add the times of the points' rounds to `timed`, in the order of the points."""
     points = question.points
     order = {point.key: number for number, point in enumerate(points)}
     refused: list[ImpossiblePoint] = []
     try:
         for done, answer in enumerate(evaluate(points, jobs), start=1):
             if isinstance(answer, TimedPoint):
-                found.append(answer)
+                timed.append(answer)
             elif question.forgiving:
                 refused.append(answer)
             else:
                 raise answer.error
             notify(Counted("what if", "point", done, len(points)))
     finally:
-        found.sort(key=lambda one: order[one.point.key])
-    if not found:
+        timed.sort(key=lambda answer: order[answer.point.key])
+    if not timed:
         raise refused[0].error
