@@ -1,6 +1,7 @@
 """Studies: how steps are to be computed is checked before anything is written, and is told afterwards."""
 
 import json
+import re
 from contextlib import suppress
 from dataclasses import replace
 
@@ -139,23 +140,23 @@ def warned(lr, out=None, resume=True, interrupt=False):
 def test_an_interrupted_run_that_begins_anew_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert warned(0.1, resume=False, interrupt=True) == []
-    again = "an interrupted run in reports/tiny begins anew; --resume would have gone on with it"
-    assert warned(0.1, resume=False, interrupt=True) == [again]
+    (again,) = warned(0.1, resume=False, interrupt=True)
+    assert "reports/tiny " in again
+    assert "--resume" in again
     assert warned(0.1, resume=True) == []
     assert warned(0.1, resume=False) == []
 
 
 def test_a_run_that_finds_nothing_to_resume_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert warned(0.1) == ["nothing to resume: a new run begins in reports/tiny"]
-    assert warned(0.1) == []
-    assert warned(0.2) == [
-        "nothing to resume: a new run begins in reports/tiny-2, "
-        "since reports/tiny is of another scenario or other settings"
+    asked = [warned(0.1), warned(0.2), warned(0.2, tmp_path / "there"), warned(0.3, resume=False)]
+    assert [re.findall(r"\S*/(?:tiny|there)[-\d]*", problem) for (problem,) in asked] == [
+        ["reports/tiny"],
+        ["reports/tiny-2", "reports/tiny"],
+        [str(tmp_path / "there")],
+        ["reports/tiny", "reports/tiny-3"],
     ]
-    assert warned(0.2, tmp_path / "there") == [f"nothing to resume: a new run begins in {tmp_path / 'there'}"]
-    another = "reports/tiny is of another scenario or other settings: this run goes to reports/tiny-3"
-    assert warned(0.3, resume=False) == [another]
+    assert warned(0.1) == []
 
 
 @pytest.mark.leaves_out
@@ -178,30 +179,21 @@ def test_a_page_or_a_table_that_cannot_be_made_costs_no_results(sfl_sim, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("sections", "line"),
+    ("method", "grid", "key"),
     [
+        ({"name": "splitfedv9"}, {"method.name": ["fedavg", "splitfed_v2"]}, "method.name"),
         (
-            {"method": {"name": "splitfedv9"}, "grid": {"method.name": ["fedavg", "splitfed_v2"]}},
-            r"s.yaml:16: method.name: unknown name, which no variant uses \(found 'splitfedv9'; .*",
+            {"name": "fedbuff", "bufer": 3}, {"method": [{"name": "fedavg"}, {"name": "splitfed_v2"}]}, "method.bufer"
         ),
-        (
-            {
-                "method": {"name": "fedbuff", "bufer": 3},
-                "grid": {"method": [{"name": "fedavg"}, {"name": "splitfed_v2"}]},
-            },
-            "s.yaml:16: method.bufer: unknown key of fedbuff .*did you mean 'buffer'",
-        ),
-        (
-            {"method": {"name": "fedbuff", "buffer": -3}, "grid": {"method.buffer": [1, 2]}},
-            "s.yaml:16: method.buffer: must be a whole number of at least 1 ",
-        ),
+        ({"name": "fedbuff", "buffer": -3}, {"method.buffer": [1, 2]}, "method.buffer"),
     ],
-)
-def test_what_the_grid_replaces_in_every_variant_is_checked_too(sections, line, tmp_path, monkeypatch):
+)  # fmt: skip
+def test_what_the_grid_replaces_in_every_variant_is_checked_too(method, grid, key, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO | sections, sort_keys=True))
-    with pytest.raises(ScenarioError, match=line):
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO | {"method": method, "grid": grid}, sort_keys=True))
+    with pytest.raises(ScenarioError) as raised:
         check(load("s.yaml"))
+    assert (raised.value.file, raised.value.line, raised.value.key) == ("s.yaml", 16, key)
 
 
 def test_a_data_set_is_made_once_although_some_ask_for_its_labels_alone(monkeypatch):
@@ -246,9 +238,8 @@ def test_attacks_need_training_and_a_timing_only_run_says_so(tmp_path):
     told = []
     study = parse(SCENARIO | {"report": {"leakage": {}}, "repeats": 2})
     run_study(study, tmp_path / "run", Settings(timing_only=True), told.append)
-    assert [news.problem for news in told if isinstance(news, Warned)] == [
-        "report.leakage: nothing is trained, so nothing is attacked"
-    ]
+    (problem,) = (news.problem for news in told if isinstance(news, Warned))
+    assert problem.startswith("report.leakage: ")
 
 
 def test_variants_that_differ_in_serving_alone_are_one_trial(tmp_path):
