@@ -106,18 +106,18 @@ def _with_command(arguments: list[str]) -> list[str]:
     Raises ScenarioError if there is neither a command nor a scenario of that name.
     """
     n = int(arguments[:1] == ["live"])
-    commands = get_group(live if n else app).commands
-    word, following = [*arguments[n:], "--help", "--help"][:2]
-    if word in {*commands, "--help", "-h", "--version"}:
+    commands, words = get_group(live if n else app).commands, arguments[n:]
+    if not words or words[0] in {*commands, "--help", "-h", "--version"}:
         return arguments
-    if not word.startswith("-"):
+    if not words[0].startswith("-"):
         try:
-            scenario_file(word)
+            scenario_file(words[0])
         except ScenarioError as error:
-            scenarios = error.allowed or () if following.startswith("-") else ()
+            has_argument = len(words) > 1 and not words[1].startswith("-")
+            allowed = [*commands, *(() if has_argument else error.allowed or ())]
             problem = "no such command or file, nor a scenario that comes with sfl-sim"
-            raise ScenarioError(problem, found=word, allowed=[*commands, *scenarios]) from error
-    return [*arguments[:n], "run", *arguments[n:]]
+            raise ScenarioError(problem, found=words[0], allowed=allowed) from error
+    return [*arguments[:n], "run", *words]
 
 
 def _without_tilde(argument: str) -> str:

@@ -38,10 +38,6 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
         "joule", "timeline_digest", "weights_digest", "breakdown_s", "executor", "threads", "key",
         "peak_graphs", "server_model_bytes",
     }  # fmt: skip
-    parts = {"device", "uplink", "backbone", "queue", "assistants", "server", "downlink", "barrier", "aggregate"}
-    assert set(variants[0]["breakdown_s"]) == parts
-    for v in variants:
-        assert sum(v["breakdown_s"].values()) == pytest.approx(v["simulated_s"])
     rounds = pd.read_parquet(out / "rounds.parquet")
     assert len(rounds) == 6
     assert rounds["accuracy"].between(0, 1).all()
