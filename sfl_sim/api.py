@@ -74,7 +74,7 @@ class _Folder:
     kind: ClassVar[FolderKind]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "folder", _place(self.folder))
+        object.__setattr__(self, "folder", _expanded(self.folder))
 
 
 class Results(_Folder):
@@ -177,11 +177,11 @@ def load(folder: str | Path) -> Results | Served | WhatIf:
 
     Raises ScenarioError if it is none of them, or if a file in it is not what was written.
     """
-    place = _place(folder)
-    check_unchanged(place, "folder")
+    path = _expanded(folder)
+    check_unchanged(path, "folder")
     for kind in (Results, Served, WhatIf):
-        if (place / ABOUT[kind.kind]).exists():
-            return kind(place)
+        if (path / ABOUT[kind.kind]).exists():
+            return kind(path)
     raise ScenarioError("is not the folder of a run, a serving or a what-if", key="folder", found=str(folder))
 
 
@@ -236,7 +236,7 @@ def run(
         given = {"data.factory": None if data is None else as_dataset(data), "train.on_round_end": on_round_end}
         study = _study(scenario, overrides, {key: each for key, each in given.items() if each is not None})
         with _shown(progress) as shown, logging(study, log, shown) as notify:
-            return Results(run_study(study, _place(out) if out else None, settings, notify).folder)
+            return Results(run_study(study, _expanded(out) if out else None, settings, notify).folder)
 
 
 def privacy(
@@ -270,7 +270,7 @@ def privacy(
     settings = Settings(device=device, jobs=jobs, reuse=True)
     with permitted(Permission(allow_code)):
         study = attacked(_study(scenario, overrides), axes)
-        return Results(run_study(study, _place(out) if out else None, settings, silent).folder)
+        return Results(run_study(study, _expanded(out) if out else None, settings, silent).folder)
 
 
 def serve(
@@ -299,7 +299,7 @@ def serve(
     """
     with permitted(Permission(allow_code)):
         study = ServedStudy(_study(scenario, overrides), Settings(timing_only, device, resume=True, reuse=True))
-        return Served(study.run(_place(run) if run else None, _place(out) if out else None, silent).folder)
+        return Served(study.run(_expanded(run) if run else None, _expanded(out) if out else None, silent).folder)
 
 
 def reprice(
@@ -319,7 +319,7 @@ def reprice(
         ScenarioError: there is no run or no override, the run cannot be walked again, or a key decides what is learned.
     """
     with permitted(Permission(allow_code)):
-        return Results(Repricing(_place(run), overrides).run(_place(out) if out else None, silent).folder)
+        return Results(Repricing(_expanded(run), overrides).run(_expanded(out) if out else None, silent).folder)
 
 
 def whatif(
@@ -349,11 +349,11 @@ def whatif(
         ScenarioError: the scenario, a key, a value, a run or the folder cannot be used.
     """
     axes = [axis(key, values) for key, values in vary.items()]
-    place = _place(out) if out else None
+    folder = _expanded(out) if out else None
     with permitted(Permission(allow_code)):
         study = _study(scenario, overrides)
         return WhatIf(
-            run_whatif(study, axes, place, jobs=jobs, notify=silent, runs=[*map(_place, runs)], draws=draws).folder
+            run_whatif(study, axes, folder, jobs=jobs, notify=silent, runs=[*map(_expanded, runs)], draws=draws).folder
         )
 
 
@@ -380,7 +380,7 @@ def advise(
     Raises:
         ScenarioError: the scenario or a run cannot be used, or no cut is left.
     """
-    criteria = Criteria(per_client, memory_bytes, accuracy, [*map(_place, runs)])
+    criteria = Criteria(per_client, memory_bytes, accuracy, [*map(_expanded, runs)])
     with permitted(Permission(allow_code)):
         return find_advice(_study(scenario, overrides), criteria, silent)
 
@@ -395,7 +395,7 @@ def _study(
     return parse(scenario, overrides=layer)
 
 
-def _place(path: str | Path) -> Path:
+def _expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 

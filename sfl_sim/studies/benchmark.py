@@ -62,8 +62,8 @@ def run_benchmark(
     tables = [table_of(study, final, run, run, OWN_LINKS)]
     for name, layer in benchmark_of(study).links.items():
         with progress() as notify:
-            place = Repricing(run, layer).run(folder / f"{run.name}-{name}", notify).folder
-        tables.append(table_of(study, final, run, place, name))
+            repriced = Repricing(run, layer).run(folder / f"{run.name}-{name}", notify).folder
+        tables.append(table_of(study, final, run, repriced, name))
     pd.concat(tables, ignore_index=True).to_csv(folder / BENCHMARK, index=False, float_format="%.6g")
     return folder
 
@@ -153,11 +153,11 @@ def _run(study: Study, folder: Path, name: str, settings: Settings, progress: Pr
 
     Another study there, such as one with fewer methods, keeps its folder, from which finished trials are taken.
     """
-    place = folder / f"{name}-{digest(study)[:8]}"
-    settings = replace(settings, resume=is_begun(place))
+    path = folder / f"{name}-{digest(study)[:8]}"
+    settings = replace(settings, resume=is_begun(path))
     try:
         with progress() as notify:
-            status = run_study(study, place, settings, notify).status
+            status = run_study(study, path, settings, notify).status
     except TrialsFailed as error:
         error.again = "the same command"
         if error.outcome is None or not all(failure.diverged for failure in error.failures):
@@ -165,7 +165,7 @@ def _run(study: Study, folder: Path, name: str, settings: Settings, progress: Pr
         status = error.outcome.status
     if status == "interrupted":
         raise KeyboardInterrupt
-    return place
+    return path
 
 
 def table_of(study: Study, final: Study, trained: Path, folder: Path, links: str) -> pd.DataFrame:

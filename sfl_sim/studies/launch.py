@@ -62,7 +62,7 @@ class TrialsFailed(RuntimeError):
         return super().__str__() + where
 
 
-def place_of(study: Study, out: Path | None, identity: str, suffix: str = "") -> Path:
+def folder_of(study: Study, out: Path | None, identity: str, suffix: str = "") -> Path:
     """Return the folder `out`, or else `reports/<name><suffix>` or the next number that is free for this study."""
     return out or free_folder(Path("reports"), f"{study.name}{suffix}", identity)
 

@@ -44,15 +44,15 @@ class LoggedStudy(NamedTuple):
 
 
 @contextmanager
-def tensorboard(place: str, study: LoggedStudy) -> Iterator[Log]:
-    """Write a folder of events for each trial below `place`, for `tensorboard --logdir`."""
+def tensorboard(folder: str, study: LoggedStudy) -> Iterator[Log]:
+    """Write a folder of events for each trial below `folder`, for `tensorboard --logdir`."""
     from torch.utils.tensorboard import SummaryWriter
 
     writers: dict[str, Any] = {}
 
     def log(name: str, round: int, numbers: Mapping[str, float]) -> None:
         if name not in writers:
-            writers[name] = SummaryWriter(str(Path(place) / re.sub(r"[^\w=.,-]+", "_", name)))
+            writers[name] = SummaryWriter(str(Path(folder) / re.sub(r"[^\w=.,-]+", "_", name)))
         for key, number in numbers.items():
             writers[name].add_scalar(key, number, round)
         writers[name].flush()
@@ -63,8 +63,8 @@ def tensorboard(place: str, study: LoggedStudy) -> Iterator[Log]:
 
 
 @contextmanager
-def wandb(place: str, study: LoggedStudy) -> Iterator[Log]:
-    """Log a run for each trial in the project `place` of Weights & Biases; WANDB_MODE=offline keeps them here."""
+def wandb(project: str, study: LoggedStudy) -> Iterator[Log]:
+    """Log a run for each trial in a project of Weights & Biases; WANDB_MODE=offline keeps them here."""
     import wandb
 
     runs: dict[str, Any] = {}
@@ -72,7 +72,7 @@ def wandb(place: str, study: LoggedStudy) -> Iterator[Log]:
     def log(name: str, round: int, numbers: Mapping[str, float]) -> None:
         if name not in runs:
             config = dict(study.settings[name])
-            runs[name] = wandb.init(project=place, group=study.name, name=name, config=config, reinit="create_new")
+            runs[name] = wandb.init(project=project, group=study.name, name=name, config=config, reinit="create_new")
         runs[name].log(dict(numbers), step=round)
 
     yield log
@@ -81,21 +81,21 @@ def wandb(place: str, study: LoggedStudy) -> Iterator[Log]:
 
 
 @contextmanager
-def mlflow(place: str, study: LoggedStudy) -> Iterator[Log]:
-    """Log an experiment of the study's name in the MLflow store `place`, a folder or a URI.
+def mlflow(store: str, study: LoggedStudy) -> Iterator[Log]:
+    """Log an experiment of the study's name in an MLflow store, a folder or a URI.
 
     It gets a run, and below that one for each trial: settings as params, and numbers at their simulated time.
     """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # a server that is down is told in seconds
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-    if "://" not in place:
+    if "://" not in store:
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # the only store that needs no server and no database
-        place = Path(place).absolute().as_uri()
+        store = Path(store).absolute().as_uri()
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
 
-    client, began_ms = MlflowClient(tracking_uri=place), round(1000 * time.time())
+    client, began_ms = MlflowClient(tracking_uri=store), round(1000 * time.time())
     known = client.get_experiment_by_name(study.name)
     experiment = known.experiment_id if known else client.create_experiment(study.name)
     parent = client.create_run(experiment, began_ms, run_name=study.name).info.run_id

@@ -22,7 +22,7 @@ from sfl_sim.scenario.load import Overrides, Variant, digest, load
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import RunFolder, TrialWriter
 from sfl_sim.store.columns import OP_DTYPE
-from sfl_sim.studies.launch import Outcome, launch, place_of
+from sfl_sim.studies.launch import Outcome, folder_of, launch
 from sfl_sim.studies.retrace import Recorded, Retracing, Unwalkable, records_of
 from sfl_sim.studies.targets import target_figures
 from sfl_sim.studies.train import check, planned, write_pages
@@ -143,7 +143,7 @@ class Repricing:
         """
         study = self.study
         identity = f"{digest(study)}-repriced-{self.digest}"
-        folder = RunFolder(place_of(study, out, identity, "-repriced"), identity)
+        folder = RunFolder(folder_of(study, out, identity, "-repriced"), identity)
         verdicts: list[Verdict] = []
 
         trained = {n: each.rounds.assign(accuracy=each.rounds.get("accuracy")) for n, each in self.finished.items()}

@@ -25,7 +25,7 @@ from sfl_sim.scenario.load import Study, Variant, digest, training
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import RunFolder, Wanted, damaged, keys_of, read_manifest, runs_beside, take
 from sfl_sim.studies.bottlenecks import speedups
-from sfl_sim.studies.launch import Outcome, TrialsFailed, launch, place_of
+from sfl_sim.studies.launch import Outcome, TrialsFailed, folder_of, launch
 from sfl_sim.studies.targets import references, target_figures
 from sfl_sim.system.availability import KEY as LOGS
 from sfl_sim.system.availability import n_logs
@@ -125,30 +125,30 @@ def run_study(
     keys = [
         trial_key(variant.scenario, settings.meaning, pixels=not settings.timing_only) for variant in study.variants
     ]
-    place = place_of(study, out, identity)
-    complete = {"scenario": identity, "status": "complete"}.items() <= read_manifest(place).items()
-    if settings.resume and complete and keys_of(place) == keys and not damaged(place):
-        return Outcome(place, "complete")
-    folder = RunFolder(place, identity, resume=settings.resume)
+    path = folder_of(study, out, identity)
+    complete = {"scenario": identity, "status": "complete"}.items() <= read_manifest(path).items()
+    if settings.resume and complete and keys_of(path) == keys and not damaged(path):
+        return Outcome(path, "complete")
+    folder = RunFolder(path, identity, resume=settings.resume)
 
     def work() -> None:
         for problem in warnings:
             notify(Warned(None, problem))
         usual = Path("reports", study.name)
-        why = f"{usual} is of another scenario or other settings" if not out and place != usual else ""
+        why = f"{usual} is of another scenario or other settings" if not out and path != usual else ""
         if settings.resume and folder.is_new:
-            notify(Warned(None, f"nothing to resume: a new run begins in {place}{why and ', since ' + why}"))
+            notify(Warned(None, f"nothing to resume: a new run begins in {path}{why and ', since ' + why}"))
         elif why:
-            notify(Warned(None, f"{why}: this run goes to {place}"))
+            notify(Warned(None, f"{why}: this run goes to {path}"))
         if folder.is_restarted:
-            notify(Warned(None, f"an interrupted run in {place} begins anew; --resume would have gone on with it"))
+            notify(Warned(None, f"an interrupted run in {path} begins anew; --resume would have gone on with it"))
         notify(planned(study))
         if settings.timing_only and any(variant.scenario.report.leakage for variant in study.variants):
             notify(Warned(None, "report.leakage: nothing is trained, so nothing is attacked"))
         for number, names in folder.damaged.items():
             notify(Warned(number, f"it is run again, since {', '.join(names)} is not what was written"))
         kept = {
-            n: place
+            n: path
             for n, (v, key) in enumerate(zip(study.variants, keys, strict=True))
             if folder.finished(n, {"name": v.name, "key": key}, v.scenario.train.rounds)
         }

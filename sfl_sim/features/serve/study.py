@@ -27,7 +27,7 @@ from sfl_sim.scenario.serving import Serving
 from sfl_sim.store import RunFolder, is_whole, write_served
 from sfl_sim.store.reading import file_of, read_table
 from sfl_sim.store.schema import tables
-from sfl_sim.studies.launch import Outcome, launch, place_of
+from sfl_sim.studies.launch import Outcome, folder_of, launch
 from sfl_sim.studies.train import run_study
 from sfl_sim.studies.trained import NOT_TRAINING, TrainedRun
 
@@ -168,7 +168,7 @@ class ServedStudy:
             for v in study.variants
         ]
         series = names_without(list(points(study.base.grid)), study.base.method.name, lambda key: key == RATE)
-        folder = RunFolder(place_of(study, out, identity, "-serving"), identity, resume=True)
+        folder = RunFolder(folder_of(study, out, identity, "-serving"), identity, resume=True)
 
         def work() -> None:
             for number, variant in enumerate(study.variants):

@@ -23,7 +23,7 @@ from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import Study, digest, training
 from sfl_sim.scenario.vary import Axis
 from sfl_sim.store import RunFolder
-from sfl_sim.studies.launch import Outcome, launch, place_of
+from sfl_sim.studies.launch import Outcome, folder_of, launch
 from sfl_sim.studies.points import ImpossiblePoint, Question, TimedPoint, evaluate
 from sfl_sim.system.network import scaled_trace
 
@@ -62,7 +62,7 @@ def run_whatif(
     varied = [(axis.key, axis.values) for axis in question.axes]
     asked = json.dumps([*varied, *map(str, runs), *([draws] if draws else [])])
     identity = f"{digest(study)}-whatif-{blake2b(asked.encode(), digest_size=8).hexdigest()}"
-    folder = RunFolder(place_of(study, out, identity, "-whatif"), identity)
+    folder = RunFolder(folder_of(study, out, identity, "-whatif"), identity)
     timed: list[TimedPoint] = []
 
     def count(done: int, total: int) -> None:
