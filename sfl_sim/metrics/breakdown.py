@@ -89,9 +89,9 @@ def _intervals(
     """Collect the participants' intervals by part, on an axis on which their rounds follow one another."""
     ranked = np.argsort(participants)
     sorted_ids = np.asarray(participants)[ranked]
-    place = np.searchsorted(sorted_ids, rows["client"]).clip(max=len(sorted_ids) - 1)
-    is_own = sorted_ids[place] == rows["client"]
-    own, shift_s = rows[is_own], place[is_own] * length_s - started_s
+    index = np.searchsorted(sorted_ids, rows["client"]).clip(max=len(sorted_ids) - 1)
+    is_own = sorted_ids[index] == rows["client"]
+    own, shift_s = rows[is_own], index[is_own] * length_s - started_s
     node = own["node"]
 
     def between(begin: str, end: str, mask: NDArray[np.bool_]) -> _Intervals:

@@ -108,8 +108,8 @@ def _last_before(ops: Ops, before: Ints, keys: Ints, wanted: Ints, among: Ints |
         return np.full(n, -1)
     sorted_by = np.argsort(keys * n + ops.position[rows])
     ranked = (keys * n + ops.position[rows])[sorted_by]
-    place = np.searchsorted(ranked, wanted * n + before) - 1
-    return np.where((place >= 0) & (ranked[place] // n == wanted), rows[sorted_by][place], -1)
+    index = np.searchsorted(ranked, wanted * n + before) - 1
+    return np.where((index >= 0) & (ranked[index] // n == wanted), rows[sorted_by][index], -1)
 
 
 def served_after(ops: Ops) -> Ints:
@@ -248,8 +248,8 @@ class Dependencies:
         """
         ops = self.ops
         order = np.argsort(ops.position)
-        place = np.searchsorted(ops.ended_s[order], ops.requested_s) - 1
-        return np.where((place >= 0) & (ops.requested_s > self.started_s), order[place], -1)
+        index = np.searchsorted(ops.ended_s[order], ops.requested_s) - 1
+        return np.where((index >= 0) & (ops.requested_s > self.started_s), order[index], -1)
 
     def _wait(self, before: Ints, gap_s: Floats) -> None:
         after = np.flatnonzero(before >= 0)

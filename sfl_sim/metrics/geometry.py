@@ -24,8 +24,8 @@ def laid_out(vectors: Floats, seed: int) -> Floats:
     from sklearn.manifold import TSNE  # takes a second
 
     perplexity = min(30.0, (len(vectors) - 1) / 3)
-    places = TSNE(perplexity=perplexity, init="pca", random_state=seed % 2**32, n_jobs=1).fit_transform(vectors)
-    return np.asarray(places, dtype=np.float64)
+    points = TSNE(perplexity=perplexity, init="pca", random_state=seed % 2**32, n_jobs=1).fit_transform(vectors)
+    return np.asarray(points, dtype=np.float64)
 
 
 def silhouettes(vectors: Floats, labels: NDArray[np.int64]) -> Floats:

@@ -21,13 +21,13 @@ PERMUTATIONS = 20
 def by_chance(measure: Callable[[Ints], float], groups: Ints, rng: np.random.Generator) -> float:
     """Compute what a measure finds where nothing leaks: its mean over random orders (N,) of the samples.
 
-    Samples change places within their group (N,). A measure takes an order and gives one side of its samples in it.
+    Samples change positions within their group (N,). A measure takes an order and gives one side of its samples in it.
     """
-    places = np.argsort(groups, kind="stable")
+    positions = np.argsort(groups, kind="stable")
     found = []
     for _ in range(PERMUTATIONS):
-        order = np.empty_like(places)
-        order[places] = places[np.lexsort((rng.random(len(groups)), groups[places]))]
+        order = np.empty_like(positions)
+        order[positions] = positions[np.lexsort((rng.random(len(groups)), groups[positions]))]
         found.append(measure(order))
     return float(np.mean(found))
 

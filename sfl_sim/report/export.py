@@ -75,8 +75,8 @@ def export_runs(folders: Sequence[Path], out: Path, formats: Sequence[str]) -> E
     if "parquet" in chosen and (out / "manifest.json").exists():
         raise ScenarioError("holds a run, whose own tables have these names", key="--export", found=str(out))
     runs = [load_unchanged(folder) for folder in dict.fromkeys(folders)]
-    with TemporaryDirectory() as place:
-        staging = Path(place)
+    with TemporaryDirectory() as folder:
+        staging = Path(folder)
         if drawn := [word for word in FIGURES if word in chosen]:
             draw(merge(runs), staging, drawn)
         figures = _names(staging)

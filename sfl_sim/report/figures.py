@@ -70,7 +70,7 @@ def lines(figure: go.Figure, named: Named, x: Any, y: Any, hover: str, **more: A
     figure.add_scatter(x=np.asarray(x), y=np.asarray(y), **trace | {"line": look, "marker": marker} | more)
 
 
-def band(figure: go.Figure, named: Named, low: pd.Series, high: pd.Series, x: pd.Series, **place: Any) -> None:
+def band(figure: go.Figure, named: Named, low: pd.Series, high: pd.Series, x: pd.Series, **subplot: Any) -> None:
     """A pale area between two lines, unless they are one."""
     if not (high > low).any():
         return
@@ -78,7 +78,7 @@ def band(figure: go.Figure, named: Named, low: pd.Series, high: pd.Series, x: pd
     figure.add_scatter(
         x=np.r_[known["x"], known["x"][::-1]], y=np.r_[known["high"], known["low"][::-1]],
         mode="lines", fill="toself", fillcolor=named.colour, opacity=0.16, line={"width": 0},
-        showlegend=False, hoverinfo="skip", **place,
+        showlegend=False, hoverinfo="skip", **subplot,
     )  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def medians(
     by: str | None = None,
     share: bool = True,
     with_band: bool = True,
-    **place: Any,
+    **subplot: Any,
 ) -> None:
     """Draw the median of a column over seeds, and around it how far they spread, if they differ.
 
@@ -107,15 +107,15 @@ def medians(
         by: the column of groups; default `x`.
         share: whether `y` is a share in [0, 1], where the band ends; it is drawn in percent.
         with_band: whether the spread is drawn.
-        place: row and column of the subplot, and more that goes to the line.
+        subplot: row and column of the subplot, and more that goes to the line.
     """
     curve = display.thin(display.over_seeds(rows, by or x, [x, y]), MAX_POINTS)
     middle, low, high = (curve[column] for column in (y, f"{y}_low", f"{y}_high"))
     if share:
         middle, low, high = 100 * middle, 100 * low.clip(0, 1), 100 * high.clip(0, 1)
     if with_band:
-        band(figure, named, low, high, curve[x], **{key: place[key] for key in ("row", "col") if key in place})
-    lines(figure, named, curve[x], middle, hover, **place)
+        band(figure, named, low, high, curve[x], **{key: subplot[key] for key in ("row", "col") if key in subplot})
+    lines(figure, named, curve[x], middle, hover, **subplot)
 
 
 def curves(

@@ -93,9 +93,9 @@ class Table:
             box=None, header_style="bold", pad_edge=False, title=escape(self.title) or None, title_justify="left",
             title_style="", caption=escape(self.note) or None, caption_justify="left",
         )  # fmt: skip
-        for place, title in enumerate(self.titles):
+        for index, title in enumerate(self.titles):
             is_words = title in self.words
-            side: Literal["left", "right"] = "left" if is_words or place == 0 else "right"
+            side: Literal["left", "right"] = "left" if is_words or index == 0 else "right"
             table.add_column(escape(plain(title)), no_wrap=not is_words, justify=side)
         for row in self.rows:
             table.add_row(*map(_two_lines, row))

@@ -34,11 +34,11 @@ def agents_on_ray(address: str, n_clients: int, driver: str, key: RunKey) -> Ite
         if named and len(named) < n_clients:
             missing = next(client for client in range(n_clients) if client not in named)
             raise ScenarioError("no node of the cluster has it", key="--ray", found=resource(missing))
-        places = [os.path.abspath(place) for place in sys.path]
+        folders = [os.path.abspath(folder) for folder in sys.path]
         make = ray.remote(max_restarts=0)(_Placed)
         options = [{"resources": {resource(client): 1}} if named else {"num_cpus": 0} for client in range(n_clients)]
         actors = [make.options(**each).remote() for each in options]
-        tasks = [actor.serve.remote(client, driver, key.secret, places) for client, actor in enumerate(actors)]
+        tasks = [actor.serve.remote(client, driver, key.secret, folders) for client, actor in enumerate(actors)]
 
         def why_gone() -> str | None:
             done, _ = ray.wait(tasks, timeout=0)
@@ -58,9 +58,9 @@ def agents_on_ray(address: str, n_clients: int, driver: str, key: RunKey) -> Ite
 class _Placed:
     """An agent that Ray has placed."""
 
-    def serve(self, client: int, driver: str, secret: bytes, places: Sequence[str]) -> Any:
+    def serve(self, client: int, driver: str, secret: bytes, folders: Sequence[str]) -> Any:
         """Take orders until the driver says that all is over."""
-        sys.path.extend(place for place in places if place not in sys.path)
+        sys.path.extend(folder for folder in folders if folder not in sys.path)
         from sfl_sim.features.live.agent import Agent, own_of
         from sfl_sim.scenario.own_code import Permission, permitted
 

@@ -270,8 +270,8 @@ def _by_time(served: ServedFolder, trial: pd.DataFrame) -> pd.DataFrame:
     requests = served.requests(trial.assign(warm_up=0.0), columns)
     stretches = min(max(len(requests) // REQUESTS_PER_STRETCH, 2), MAX_STRETCHES)
     edges_s = np.linspace(0, requests["arrived_s"].max(), stretches + 1)
-    place = np.searchsorted(edges_s[1:-1], requests["arrived_s"])
-    there = requests.assign(latency_s=requests["ended_s"] - requests["arrived_s"]).groupby(place)
+    slot = np.searchsorted(edges_s[1:-1], requests["arrived_s"])
+    there = requests.assign(latency_s=requests["ended_s"] - requests["arrived_s"]).groupby(slot)
     found = there.agg(threshold=("threshold", "median"), offloaded=("offloaded", "mean"))
     found["p95_s"] = there["latency_s"].quantile(0.95)
     return found.set_axis(((edges_s[:-1] + edges_s[1:]) / 2)[found.index])
@@ -371,7 +371,7 @@ def share(served: ServedFolder, column: str, title: str) -> go.Figure:
 
 
 def _add_line(
-    figure: go.Figure, series: Series, trials: pd.DataFrame, column: str, unit: str, form: str = ".3~g", **place: int
+    figure: go.Figure, series: Series, trials: pd.DataFrame, column: str, unit: str, form: str = ".3~g", **subplot: int
 ) -> None:
     """A line of medians over seeds with their spread; marks are hollow where the fleet falls behind."""
     curve = display.over_seeds(trials, "rate_per_s", [column])
@@ -384,7 +384,7 @@ def _add_line(
         figure, series, curve.index, curve[column], f"%{{y:{form}}} {unit} at %{{x:.4~g}}/s%{{text}}",
         marker={"color": np.where(behind, "#FFFFFF", series.colour), "symbol": series.symbol, "size": 8, "line": edge},
         error_y={"array": above, "arrayminus": below, **ends}, mode="lines+markers",
-        text=np.select([behind, share.isna()], [", saturated", ", too few requests to tell"], ""), **place,
+        text=np.select([behind, share.isna()], [", saturated", ", too few requests to tell"], ""), **subplot,
     )  # fmt: skip
 
 

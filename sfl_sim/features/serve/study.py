@@ -194,9 +194,9 @@ class ServedStudy:
         return launch(study, self.settings, folder, work=work, join=join, page=page)
 
     def _serve(
-        self, variant: Variant, about: Mapping[str, Any], answered: Answered | None, place: Path, notify: Notify
+        self, variant: Variant, about: Mapping[str, Any], answered: Answered | None, folder: Path, notify: Notify
     ) -> None:
-        """Serve one variant with one seed into the folder `place`, with `about` in its summary."""
+        """Serve one variant with one seed into `folder`, with `about` in its summary."""
         fleet, title = self.fleet(self.trained(variant)), self.study.title(variant)
         model, answers = answered or (None, None)
         requests, found = fleet.serve(
@@ -205,7 +205,7 @@ class ServedStudy:
         same = {column: about[column] for column in ("variant", "seed")}
         with uninterrupted():
             write_served(
-                place,
+                folder,
                 requests.assign(**same)[[*same, *requests]],
                 fleet.table.assign(**same)[[*same, *fleet.table]],
                 {**about, "trained": model, **found},

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sfl_sim.features.whatif.tables import place
+from sfl_sim.features.whatif.tables import identity
 from sfl_sim.rng import stream
 from sfl_sim.scenario.concerns import values_except
 from sfl_sim.scenario.fields import Concern
@@ -96,7 +96,7 @@ def draws_table(
             variant = Variant(one.point.variant.name, changed(scenario, layer, places), places)
             points.append(Point(one.point.series, (*one.point.indices, number), variant))
             told = {"draw": number, "contest": contests[system], **drawn._asdict()}
-            about[points[-1].key] = {**place(one.point, axes), **told}
+            about[points[-1].key] = {**identity(one.point, axes), **told}
     for done, answer in enumerate(evaluate(points, jobs), start=1):
         if isinstance(answer, ImpossiblePoint):
             raise answer.error

@@ -30,7 +30,7 @@ ASIDE: Aside = {*NOT_TRAINING, Concern.ORDER, "train.rounds"}
 NOT_OF_THE_NETWORK = frozenset({"model.cut", "clients", "server", "method", "seed", "data.partition", "data.test"})
 
 
-def place(point: Point, axes: Sequence[Axis]) -> dict[str, Any]:
+def identity(point: Point, axes: Sequence[Axis]) -> dict[str, Any]:
     """Return the columns that identify a row's point: series, seed, and the value on every axis."""
     values = {axis.key: as_stored(axis.values)[index] for axis, index in zip(axes, point.indices, strict=True)}
     return {"series": point.series, "seed": point.variant.scenario.seed, **values}
@@ -54,23 +54,23 @@ class _Memory:
 def point_tables(found: Iterable[TimedPoint], axes: Sequence[Axis]) -> dict[str, pd.DataFrame]:
     """Make the tables `points`, one row per point and seed, and `clients`, one row per point, seed and client."""
     memory, found = _Memory(), list(found)
-    places = pd.DataFrame([place(one.point, axes) for one in found])
+    identities = pd.DataFrame([identity(one.point, axes) for one in found])
     needed = [
         {layers: memory.needed_bytes(one.point.variant.scenario, layers) for layers in set(one.held)} for one in found
     ]
     points = [{**one.figures, "client_memory_bytes": max(of.values())} for one, of in zip(found, needed, strict=True)]
     clients = pd.concat([one.clients for one in found], ignore_index=True)
     clients["memory_bytes"] = [of[layers] for one, of in zip(found, needed, strict=True) for layers in one.held]
-    of_clients = places.loc[places.index.repeat([len(one.clients) for one in found])].reset_index(drop=True)
+    of_clients = identities.loc[identities.index.repeat([len(one.clients) for one in found])].reset_index(drop=True)
     return {
-        "points": _beside(places, pd.DataFrame(points)).astype({"cut": "Int64"}),
+        "points": _beside(identities, pd.DataFrame(points)).astype({"cut": "Int64"}),
         "clients": _beside(of_clients, clients),
     }
 
 
-def _beside(places: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
-    """Join columns; a place is named by a key of the scenario, such as `method`, which may vary."""
-    return places.join(figures.drop(columns=places.columns, errors="ignore"))
+def _beside(identities: pd.DataFrame, figures: pd.DataFrame) -> pd.DataFrame:
+    """Join columns; an identity is named by keys of the scenario, such as `method`, which may vary."""
+    return identities.join(figures.drop(columns=identities.columns, errors="ignore"))
 
 
 def overlay_table(question: Question, runs: Sequence[Path]) -> pd.DataFrame:
@@ -104,7 +104,7 @@ def _of_run(question: Question, folder: Path) -> Iterator[dict[str, Any]]:
                 repriced = reprice_trial(recorded, stored, _there(stored.scenario, scenario))
                 target = scenario.report.target_accuracy or stored.scenario.report.target_accuracy
                 told = _told(repriced, target if isinstance(target, float) else None)
-                yield {**place(point, question.axes), "run": folder.name, "trained": stored.name, **told}
+                yield {**identity(point, question.axes), "run": folder.name, "trained": stored.name, **told}
 
 
 def _what_is_learned(scenario: Scenario, network: Network) -> dict[str, Any]:

@@ -119,17 +119,17 @@ def frontier(frames: Frames) -> Frontier | None:
     return Frontier(aim, seeds, middle.assign(best=_on_front(middle))) if len(middle) >= MIN_VARIANTS else None
 
 
-def _on_front(places: pd.DataFrame) -> pd.Series[bool]:
-    """Whether no other of the places is at least as good in time and gap, and better in one of them."""
-    read = _as_read(places)
+def _on_front(points: pd.DataFrame) -> pd.Series[bool]:
+    """Whether no other of the points is at least as good in time and gap, and better in one of them."""
+    read = _as_read(points)
     on_front: pd.Series[bool] = np.isfinite(read["time_s"]) & non_dominated(read["time_s"], read["gap"])
     return on_front
 
 
-def _as_read(places: pd.DataFrame) -> pd.DataFrame:
+def _as_read(points: pd.DataFrame) -> pd.DataFrame:
     """Round times and gaps as a reader sees them: what reads the same is the same."""
-    read_s = places["time_s"].map(lambda time_s: float(f"{time_s:.3g}"))
-    return places[[]].assign(time_s=read_s, gap=places["gap"].round(1))
+    read_s = points["time_s"].map(lambda time_s: float(f"{time_s:.3g}"))
+    return points[[]].assign(time_s=read_s, gap=points["gap"].round(1))
 
 
 def frontier_panels(frames: Frames) -> list[Panel]:
@@ -189,8 +189,8 @@ def frontier_figure(frames: Frames, front: Frontier) -> go.Figure:
             # What the tables say of the variant, with accuracy first.
             cells = ((column.title, column.cell(summary)) for column in columns)
             text = "<br>".join(f"{title}: {escape(cell.text)} {cell.below}" for title, cell in cells)
-            place, deviation = (rows.loc[variant.label].to_dict() for rows in (middle, spread))
-            _place(figure, variant, seeds.loc[[variant.label]], place, deviation, text)
+            median, deviation = (rows.loc[variant.label].to_dict() for rows in (middle, spread))
+            _draw_point(figure, variant, seeds.loc[[variant.label]], median, deviation, text)
     figure.update_yaxes(range=[bottom, top])
     figure.update_yaxes(title="performance gap (points)", col=1)
     figure.update_xaxes(title=f"simulated {front.cost} ({unit})", range=[0, right], col=1)
@@ -207,7 +207,7 @@ def frontier_figure(frames: Frames, front: Frontier) -> go.Figure:
     return figure
 
 
-def _place(
+def _draw_point(
     figure: go.Figure, variant: ShownVariant, seeds: pd.DataFrame, middle: Numbers, spread: Numbers, text: str
 ) -> None:
     """Mark a variant's seeds, and over them its median with ± the spread; pale off the front."""

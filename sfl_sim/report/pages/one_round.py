@@ -426,7 +426,7 @@ def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
 
 
 def lanes_of_servers(jobs: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
-    """Give the jobs that are drawn, with their lane, and the place of each server's name above the clients' lanes."""
+    """Give the jobs that are drawn, with their lane, and the height of each server's name above the clients' lanes."""
     names = sorted(jobs["node"].unique(), key=lambda name: (-len(name.rstrip("0123456789")), len(name), name))
     most = MAX_SERVER_LANES if len(names) == 1 else 1
     drawn, where, lane = [], {}, SERVER_LANE

@@ -279,7 +279,7 @@ def against_cut(results: PrivacyResults, values: pd.Series, title: str, hover: s
     )  # fmt: skip
     names = [f"{cut} {results.layers.get(cut, '')}".strip() for cut in cuts]
     shown = figures.evenly_spaced(range(len(cuts)), 12)
-    figure.update_xaxes(title="cut after layer", tickvals=shown, ticktext=[names[place] for place in shown],
+    figure.update_xaxes(title="cut after layer", tickvals=shown, ticktext=[names[cut] for cut in shown],
                         range=[-0.4, len(cuts) - 0.6])  # fmt: skip
     return figure.update_yaxes(title=title, rangemode="tozero")
 

@@ -48,7 +48,7 @@ def picture(graph: nx.Graph[str]) -> go.Figure:
     """Draw the network: servers above those that they serve, the darker the busier, and clients as dots."""
     levels = _levels(graph)
     bottom = levels[-1][:MAX_CLIENTS]
-    x = {name: float(place) for place, name in enumerate(bottom)}
+    x = {name: float(column) for column, name in enumerate(bottom)}
     for level in reversed(levels[:-1]):
         for name in level:
             below = [x[one] for one in graph[name] if one in x and one not in level]
@@ -57,8 +57,8 @@ def picture(graph: nx.Graph[str]) -> go.Figure:
     figure = figures.canvas(130 * len(levels))
     ends = [(one, other) for one, other in graph.edges if one in x and other in x]
     figure.add_scatter(
-        x=[place for pair in ends for place in (x[pair[0]], x[pair[1]], None)],
-        y=[place for pair in ends for place in (y[pair[0]], y[pair[1]], None)],
+        x=[at for pair in ends for at in (x[pair[0]], x[pair[1]], None)],
+        y=[at for pair in ends for at in (y[pair[0]], y[pair[1]], None)],
         mode="lines", line={"color": style.GRID, "width": 1}, hoverinfo="skip", showlegend=False,
     )  # fmt: skip
     servers = [name for level in levels[:-1] for name in level]
