@@ -34,7 +34,7 @@ from sfl_sim.scenario.fields import Unless
 from sfl_sim.training.codecs import Delta, Fp16
 from sfl_sim.training.exit_steps import Adapt, ExitForward, backward, exit_work
 from sfl_sim.training.optimisers import Optimiser, Sgd
-from sfl_sim.training.steps import gradient_at
+from sfl_sim.training.steps import LossAtLabels, gradient_at
 
 EPSILON = 1e-12
 """Inside the distance of two embeddings, whose gradient is infinite at 0."""
@@ -119,7 +119,7 @@ class Harmony(ExitMethod, survives=True):
         views = yield send(self.wire.coded_up(views, [phi, *([layers_to_k] if layers_to_k else [])], *ids), c, SERVER)
         embedding = yield on(SERVER, Embed(route), theta, views)
         embedding = yield send(self.wire.coded_down(embedding, [trunk], *ids), SERVER, c)
-        gradient = yield on(c, HarmonyAssess(optimiser, self.server_share), w, embedding, z_pp)
+        gradient = yield on(c, LossAtLabels(optimiser, trunk, 2, self.server_share), w, embedding, z_pp)
         gradient = yield send(self.wire.returned(gradient, embedding, trunk, None), c, SERVER)
         align = HarmonyAlign(
             self.optimiser(round, SERVER), route, options.csa_weight, options.csa_margin, options.csa_l2norm
@@ -255,41 +255,6 @@ class Embed(Step):
         answer = through(last, zs_pp)
         theta.pending = z_pp, zs_pp, answer, zs_p, same
         return answer.detach()
-
-
-@dataclass(frozen=True)
-class HarmonyAssess(Step):
-    """The task's loss where the labels are: of the client's classifier on embeddings, or of the server's answers.
-
-    The classifier takes its step at once; gives the gradient at what the server sent.
-
-    Attributes:
-        share: of this loss in the loss that is minimised: 1 - gamma.
-    """
-
-    optimiser: Optimiser
-    share: float
-    name = "assess"
-
-    def work(self, w: Bundle, answer: Value, z_pp: Value) -> Work:
-        return Work.total([member.part.work(answer.samples, passes=3) for member in w.members[2:]])
-
-    def out(self, w: Bundle, answer: Value, z_pp: Value) -> Value:
-        """4n d_S bytes."""
-        part = w.members[-1].part
-        numel = part.in_numel if len(w.members) > 2 else part.out_numel
-        return Value("gradients", answer.samples * numel * part.wire_dtype.itemsize, answer.samples, answer.step)
-
-    def run(self, w: Bundle, answer: Value, z_pp: Value) -> Tensor | None:
-        """The gradient at embeddings (n, d_S), or at answers (n, L)."""
-        _, labels = z_pp.load()
-        part, classifier = w.members[-1].part, w.replicas[2:]
-        x = answer.load().detach().requires_grad_()
-        differentiate(self.share * part.loss(through(classifier, x), labels))
-        for replica in classifier:
-            self.optimiser.step(replica.weights)
-        gradient: Tensor | None = x.grad
-        return gradient
 
 
 @dataclass(frozen=True)

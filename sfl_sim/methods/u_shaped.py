@@ -7,24 +7,19 @@ Vepakomma et al., "Split Learning for Health: Distributed Deep Learning without 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task, once_a_round
 from sfl_sim.methods.split import SplitStep, in_turn, part1_of
-from sfl_sim.models.on_nan import differentiate
-from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, expect, on, par, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, expect, on, par, send
 from sfl_sim.training.alternatives import Model
 from sfl_sim.training.codecs import Delta
-from sfl_sim.training.optimisers import Optimiser
-from sfl_sim.training.steps import Forward, Relay, RelayBack, Renew
+from sfl_sim.training.steps import Forward, LossAtLabels, Relay, RelayBack, Renew
 
 
 class UShapedOptions(MethodOptions):
@@ -112,39 +107,3 @@ class UShaped(SplitStep, regular=True, survives=True):
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         return self.part2.size_bytes * (1 if self.shares_server_model else len(clients))
-
-
-@dataclass(frozen=True)
-class LossAtLabels(Step):
-    """The loss where the labels are, and a step of the last layers; gives the gradient at what the server has sent.
-
-    Attributes:
-        sender: the server's part.
-    """
-
-    optimiser: Optimiser
-    sender: Part
-    name = "assess"
-
-    def work(self, model: Replica | Bundle, passed: Value, batch: Batch) -> Work:
-        return Work.total(replica.part.work(passed.samples, passes=3) for replica in _tail(model))
-
-    def out(self, model: Replica | Bundle, passed: Value, batch: Batch) -> Value:
-        """n * A*b_e bytes, as many as have come without a codec."""
-        numel = self.sender.out_numel * self.sender.wire_dtype.itemsize
-        return Value("gradients", passed.samples * numel, passed.samples, batch.step)
-
-    def run(self, model: Replica | Bundle, passed: Value, batch: Batch) -> Tensor | None:
-        """The gradient of the mean loss at the input (n, ...), evaluated before the step."""
-        x = out = passed.load()[0].detach().requires_grad_()
-        for replica in _tail(model):
-            out = replica.weights(out, training=True)
-        differentiate(self.sender.loss(out, batch.load()[1]))
-        for replica in _tail(model):
-            self.optimiser.step(replica.weights)
-        gradient: Tensor | None = x.grad
-        return gradient
-
-
-def _tail(model: Replica | Bundle) -> Sequence[Replica]:
-    return model.replicas[1:] if isinstance(model, Bundle) else []

@@ -18,7 +18,7 @@ from torch import Tensor
 from sfl_sim.models.averages import average
 from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.part import Part
-from sfl_sim.models.replica import Joined, Replica
+from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.ops import Step, Value, Work
 from sfl_sim.training.optimisers import Optimiser, Sgd
 
@@ -157,6 +157,44 @@ class Backward(Step):
     def run(self, part1: Replica, gradients: Value) -> None:
         part1.weights.backward(gradients.load())
         self.optimiser.step(part1.weights)
+
+
+@dataclass(frozen=True)
+class LossAtLabels(Step):
+    """The loss where the labels are, and a step of the last layers; gives the gradient at what the server has sent.
+
+    Attributes:
+        sender: the server's part.
+        first: number of the client's parts before the last layers, of which there may be none.
+        share: weight of this loss in the loss that is minimised.
+    """
+
+    optimiser: Optimiser
+    sender: Part
+    first: int = 1
+    share: float = 1.0
+    name = "assess"
+
+    def work(self, model: Replica | Bundle, sent: Value, labelled: Value) -> Work:
+        return Work.total(member.part.work(sent.samples, passes=3) for member in model.members[self.first :])
+
+    def out(self, model: Replica | Bundle, sent: Value, labelled: Value) -> Value:
+        """Return n * A*b_e bytes, as many as have come without a codec."""
+        sample_bytes = self.sender.out_numel * self.sender.wire_dtype.itemsize
+        return Value("gradients", sent.samples * sample_bytes, sent.samples, sent.step)
+
+    def run(self, model: Replica | Bundle, sent: Value, labelled: Value) -> Tensor | None:
+        """Give the gradient of the mean loss at what was sent (n, ...), evaluated before the step."""
+        content, labels = sent.load(), labelled.load()[1]
+        x = out = (content if isinstance(content, Tensor) else content[0]).detach().requires_grad_()
+        last = [replica for member in model.members[self.first :] for replica in member.members]
+        for replica in last:
+            out = replica.weights(out, training=True)
+        differentiate(self.share * self.sender.loss(out, labels))
+        for replica in last:
+            self.optimiser.step(replica.weights)
+        gradient: Tensor | None = x.grad
+        return gradient
 
 
 class Relay(Forward):
