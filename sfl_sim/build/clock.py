@@ -69,7 +69,7 @@ def build_clock(
 
 
 def _queueing(server: StationSection, seed: int, key: str, node: str, more_workers: float) -> Queueing:
-    """Make the settings of a server's queue; `key` is that of its section, `node` its name in records."""
+    """Return the settings of a server's queue; `key` is that of its section, `node` its name in records."""
     burst = burst_of(server)
     check_burst(server.order, burst, key)
     check_max_wait(server.order, server.max_wait_s, key)

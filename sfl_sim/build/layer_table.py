@@ -26,7 +26,7 @@ def usual_data(model: str) -> tuple[tuple[int, ...], int]:
 
 
 def layer_table(network: Network) -> pd.DataFrame:
-    """Make a table with one row per layer.
+    """Return a table with one row per layer.
 
     Columns: layer (from 1), name, out_shape (`64x32x32`), macs of one sample's forward pass, parameters,
     activation_bytes of one sample after the layer (the upload, and the download of its gradient, if the cut is after

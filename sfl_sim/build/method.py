@@ -130,7 +130,7 @@ def _client_data(
 
 
 def _wire(scenario: Scenario, round_cuts: Sequence[int]) -> Wire:
-    """Choose the codecs. Raises ScenarioError for one that cannot code what it is named for."""
+    """Return the codecs of a run. Raises ScenarioError for one that cannot code what it is named for."""
     section = scenario.wire
     up, down, update = (find_codec(getattr(section, way), f"wire.{way}") for way in ("up", "down", "update"))
     if isinstance(down, Delta) or isinstance(update, Delta | SplitFC):
@@ -182,7 +182,7 @@ def _check_defences(scenario: Scenario, method: Method) -> None:
 
 
 def _cuts(scenario: Scenario, net: Network, fleet: Fleet) -> tuple[list[int], list[int], CutPolicy | None]:
-    """Choose the task's `cuts`, `round_cuts` and `cut_policy`."""
+    """Return the task's `cuts`, `round_cuts` and `cut_policy`."""
     cut, n_clients = scenario.model.cut, len(fleet.macs_per_s)
     if not isinstance(cut, ClientCuts):
         return [net.cut_at(cut)] * n_clients, [], None

@@ -142,7 +142,7 @@ def _inner_coding(given: Any, key: str) -> Coding | None:
 
 
 def filled(kind: type[pydantic.BaseModel], options: Mapping[str, Any], section: str, head: str, name: str) -> Any:
-    """Make the options of what a section names by its key `head`. Raises ScenarioError for the first wrong one."""
+    """Return the options of what a section names by its key `head`. Raises ScenarioError for the first wrong one."""
     try:
         return kind(**options)
     except pydantic.ValidationError as error:

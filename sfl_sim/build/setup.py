@@ -62,7 +62,7 @@ class Setup:
         self.fleet = build_fleet(len(self.shares), scenario.seed, scenario.clients, scenario.server, scenario.servers)
 
     def method(self, device: torch.device | None) -> Method:
-        """Make the method with its task, as it is before the first round; without a device, it has no weights.
+        """Return the method with its task, as it is before the first round; without a device, it has no weights.
 
         Raises ScenarioError if the scenario asks for something that the method cannot do.
         """

@@ -52,7 +52,7 @@ def build_tiers(scenario: Scenario, fleet: Fleet, net: Network, cuts: Sequence[i
 def _homes(
     scenario: Scenario, name: str, section: sections.TierSection, fleet: Fleet
 ) -> Callable[[int], Sequence[ServerNode]]:
-    """Give the function that gives, for a round, the server of each client."""
+    """Return the function that returns, for a round, the server of each client."""
     key, n, nodes = f"servers.{name}.clients", len(fleet.macs_per_s), fleet.tiers[name].nodes
 
     def checked(numbers: Numbers) -> list[ServerNode]:
@@ -94,7 +94,7 @@ def speed(seed: int, name: str, fleet: Fleet) -> Numbers:
 
 
 def nearest(seed: int, name: str, fleet: Fleet) -> Numbers:
-    """Give every client the server with the least latency; of several, the first."""
+    """Return for every client the server with the least latency; of several, the first."""
     reach_s = fleet.tiers[name].reach_s
     assert reach_s is not None, "a file says how far servers are"
     return [1 + number for number in reach_s.argmin(axis=1).tolist()]

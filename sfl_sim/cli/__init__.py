@@ -126,7 +126,7 @@ def _without_tilde(argument: str) -> str:
 
 
 def _usage(error: Exception) -> str:
-    """Say what is wrong with the arguments; of a scenario's key that was given as an option, how to set it."""
+    """Return what is wrong with the arguments; of a scenario's key that was given as an option, how to set it."""
     option = getattr(error, "option_name", None) or ""
     if keys := keys_named(option.lstrip("-").replace("-", "_")):
         return f"No such option: {option} (did you mean --set {keys[0]}=VALUE?)"
@@ -139,9 +139,10 @@ def _reasons_shown(debug: bool) -> Iterator[None]:
     log, handler, said = logging.getLogger("sfl_sim"), logging.StreamHandler(), set[str]()
 
     def is_new(record: logging.LogRecord) -> bool:
-        told, reason = len(said), record.getMessage()
+        reason = record.getMessage()
+        is_first = reason not in said
         said.add(reason)
-        return len(said) > told
+        return is_first
 
     handler.addFilter(is_new)
     if debug:

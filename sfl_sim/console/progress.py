@@ -65,19 +65,19 @@ def _lines(planned: Planned, console: Console) -> Iterator[Notify]:
                 of, done = planned.trials[trial][1], round.row["round"]
                 if done != of and not round.stopped and done % -(-of // LINES_PER_TRIAL):
                     return
-                told = [f"round {done}/{of}", f"{duration(round.row['ended_s'])} simulated", learned(round)]
-                told += [f"stopped: {round.stopped}"] if round.stopped else []
+                words = [f"round {done}/{of}", f"{duration(round.row['ended_s'])} simulated", learned(round)]
+                words += [f"stopped: {round.stopped}"] if round.stopped else []
             case Began(trial, after) if after:
-                told = [f"goes on after round {after}"]
+                words = [f"goes on after round {after}"]
             case Reused(trial, run):
-                told = [f"reused from {run}"]
+                words = [f"reused from {run}"]
             case Failed(trial, why):
-                told = [f"failed: {why}"]
+                words = [f"failed: {why}"]
             case Counted(what, unit, 0, total, int(trial)):
-                told = [f"{what}  {unit} 0/{total}"]
+                words = [f"{what}  {unit} 0/{total}"]
             case _:
                 return
-        _say(console, "  ".join(filter(None, [planned.trials[trial][0], *told])))
+        _say(console, "  ".join(filter(None, [planned.trials[trial][0], *words])))
 
     yield notify
 

@@ -1,1 +1,1 @@
-"""Trials with their folders, side by side, and what is told of them."""
+"""Trials with their folders, side by side, and the news of them."""

@@ -96,7 +96,7 @@ def usual_jobs(n_trials: int, trial_s: float, settings: Settings) -> int:
 
 
 def crowd(batch_macs: float, settings: Settings) -> str | None:
-    """Say that trials side by side, whose steps take `batch_macs`, have more threads than this machine has cores.
+    """Return the warning that trials side by side have more threads than this machine has cores; None if not.
 
     Such threads wait for one another: two trials of gpt_small took 95 s with two threads each on two cores, and 30 s
     with one.

@@ -174,7 +174,7 @@ class _Trial:
             writer.checkpoints.remove()
 
     def _experiment(self) -> Experiment:
-        """Make the experiment, and get this process ready to compute it."""
+        """Return the experiment, which this process is made ready to compute."""
         settings, scenario = self.settings, self.variant.scenario
         experiment = self.make(scenario, None if settings.timing_only else pick_device(settings.device))
         if unheld := experiment.setup.unheld_labels:
@@ -189,8 +189,8 @@ class _Trial:
         return experiment
 
     def _checkpoint_writer(self, experiment: Experiment, resume: ResumePoint | None) -> CheckpointWriter | None:
-        """Make the writer of checkpoints: None by the clock alone, where one begins anew, and on nodes of a cluster,
-        which keep no files.
+        """Return the writer of checkpoints; None by the clock alone, which begins anew, and on a cluster's nodes, which
+        keep no files.
         """
         if not experiment.memory or self.settings.backend != "local":
             return None
@@ -224,7 +224,7 @@ def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment, sto
     Args:
         stopped: why training has ended early; None if it has not.
     """
-    scenario, rounds, own = variant.scenario, trial.rounds, list(variant.scenario.report.metrics)
+    scenario, rounds, metrics = variant.scenario, trial.rounds, list(variant.scenario.report.metrics)
     last_rounds = 1 if stopped else LAST_ROUNDS
     return {
         "name": variant.name,
@@ -235,7 +235,7 @@ def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment, sto
         **({} if experiment.stopping is None else {"stopped": stopped}),
         "simulated_s": float(rounds["ended_s"].iloc[-1]),
         **headline(rounds, trial.labels, last_rounds),
-        **({"metrics": last_medians(rounds, own, last_rounds)} if own else {}),
+        **({"metrics": last_medians(rounds, metrics, last_rounds)} if metrics else {}),
         **_last(rounds, HEADLINE),
         "rho": scenario.data.test.rho if isinstance(scenario.data.test, RhoOod) else None,
         "bytes_up": int(rounds["bytes_up"].sum()),
@@ -257,8 +257,8 @@ def _absence(rounds: pd.DataFrame) -> dict[str, float]:
     if "present" not in rounds:
         return {}
     (costs,) = absence_costs(rounds).to_dict("records")
-    told = {name: float(costs[name]) for name in ("idle_s", "lost_share", "lost_device_s")}
-    return told | {"lost_bytes": int(costs["lost_bytes"])}
+    lost = {name: float(costs[name]) for name in ("idle_s", "lost_share", "lost_device_s")}
+    return lost | {"lost_bytes": int(costs["lost_bytes"])}
 
 
 def _last(rounds: pd.DataFrame, columns: Sequence[str]) -> dict[str, float | None]:
