@@ -73,7 +73,7 @@ def look(index: int) -> dict[str, str]:
 
     From `MAX_LOOKS` on all variants look alike, and unlike those before.
     """
-    turn, index_of_colour = divmod(index, len(VARIANT_COLOURS))
+    turn, colour = divmod(index, len(VARIANT_COLOURS))
     if index >= MAX_LOOKS:
         return {"colour": MUTED, "dash": DASHES[0]}
-    return {"colour": VARIANT_COLOURS[index_of_colour], "dash": DASHES[turn]}
+    return {"colour": VARIANT_COLOURS[colour], "dash": DASHES[turn]}
