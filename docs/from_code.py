@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args
@@ -18,9 +18,14 @@ import yaml
 
 import sfl_sim
 from sfl_sim.build.catalogue import catalogue, choices, method_options
+from sfl_sim.build.tiers import RULES
 from sfl_sim.cli import app
+from sfl_sim.engine.choices import CHOICES
+from sfl_sim.knowledge import known_by
 from sfl_sim.methods import METHODS
+from sfl_sim.methods.cut_policies import CUT_POLICIES
 from sfl_sim.scenario.schema import json_schema, members
+from sfl_sim.sim.orders import OF_RUNS, ORDERS
 from sfl_sim.store.schema import FolderKind, StoredTable, tables
 
 DOCS = Path(__file__).parent
@@ -68,6 +73,13 @@ TRAITS = {
     "exits at clients": lambda kind: kind.has_exits,
 }
 """What a method is, in the table of methods."""
+DECIDES: dict[str, Mapping[str, Callable[..., Any]]] = {
+    "clients.choice": CHOICES,
+    "server.order": ORDERS | OF_RUNS,
+    "servers.edge.clients": RULES,
+    "model.cut.by": CUT_POLICIES,
+}
+"""Names that decide during a run, by the key that takes them."""
 SCENARIO_INTRO = """# Scenario keys
 
 Every key of a scenario file, with its default, its unit and an example. `sfl-sim list schema` prints the same as a JSON
@@ -298,7 +310,19 @@ def tables_of(kind: FolderKind) -> str:
     return "\n\n".join(map(table_in_words, tables(kind).values()))
 
 
-PARTS = {"methods": methods_table} | {f"tables of a {kind}": partial(tables_of, kind) for kind in get_args(FolderKind)}
+def known_table(key: str) -> str:
+    """Write what each name that a key takes knows when it decides."""
+    lines = [f"| `{key}` | knows |", "|---|---|"]
+    for name, function in DECIDES[key].items():
+        lines.append(f"| `{name}` | {'; '.join(known.value for known in known_by(function)) or 'nothing'} |")
+    return "\n".join(lines)
+
+
+PARTS = (
+    {"methods": methods_table}
+    | {f"what {key} knows": partial(known_table, key) for key in DECIDES}
+    | {f"tables of a {kind}": partial(tables_of, kind) for kind in get_args(FolderKind)}
+)
 """Parts of pages, by the words that ask for them."""
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from sfl_sim.build.registry import named
 from sfl_sim.errors import ScenarioError
+from sfl_sim.knowledge import Known, knows
 from sfl_sim.methods.tiers import ServedTier, Tiers
 from sfl_sim.models.network import Network
 from sfl_sim.ops import ServerNode
@@ -83,6 +84,7 @@ def even(seed: int, name: str, fleet: Fleet) -> Numbers:
     return [1 + draw % n for draw in stream(seed, f"clients of {name}").permutation(len(fleet.macs_per_s)).tolist()]
 
 
+@knows(Known.RATES)
 def speed(seed: int, name: str, fleet: Fleet) -> Numbers:
     """Deal clients so that the devices of each server compute about as much together: fastest first, to the least."""
     sums, numbers = np.zeros(len(fleet.tiers[name].nodes)), [0] * len(fleet.macs_per_s)
@@ -93,6 +95,7 @@ def speed(seed: int, name: str, fleet: Fleet) -> Numbers:
     return numbers
 
 
+@knows(Known.LATENCIES)
 def nearest(seed: int, name: str, fleet: Fleet) -> Numbers:
     """Return for every client the server with the least latency; of several, the first."""
     reach_s = fleet.tiers[name].reach_s

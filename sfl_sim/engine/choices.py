@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pydantic
@@ -27,12 +27,17 @@ from torch import Tensor
 
 from sfl_sim.build.registry import filled, named
 from sfl_sim.errors import ScenarioError, in_short, own_place
+from sfl_sim.knowledge import Known, knows
 from sfl_sim.ops import Step
 from sfl_sim.scenario.fields import Count, Positive, PositiveShare, Probability
 from sfl_sim.scenario.sections import ChoiceSection as ChoiceSection
 
 Floats = NDArray[np.float64]
 KEY = "clients.choice"
+CLIP_AT = 0.95
+"""Share of the utilities up to which oort tells them apart."""
+LEAST_RANGE = 1e-4
+"""Range of utilities that are all alike."""
 
 
 @dataclass
@@ -49,6 +54,7 @@ class Candidates:
             which the client took part and was not lost; NaN if there is none.
         last_round: (C,) number of that round; 0 if there is none.
         gains: sum of the utilities of the participants of each round before this one.
+        is_new: (C,) True for clients that have never been asked.
     """
 
     clients: Sequence[int]
@@ -59,6 +65,7 @@ class Candidates:
     took_s: Floats = field(default_factory=lambda: np.empty(0))
     last_round: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     gains: Sequence[float] = ()
+    is_new: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
 
 
 ClientChoice = Callable[..., Sequence[int]]
@@ -69,17 +76,32 @@ def random(candidates: Candidates) -> Sequence[int]:
     return _drawn(candidates.rng, candidates.clients, candidates.n)
 
 
-def tiers(candidates: Candidates, *, tiers: Count = 5) -> Sequence[int]:
+@knows(Known.RATES, Known.ROUNDS)
+def tiers(
+    candidates: Candidates, *, tiers: Count = 5, by: Literal["expected", "observed"] = "expected"
+) -> Sequence[int]:
     """Draw one of so many tiers of clients that are about equally fast, then its clients (TiFL, Chai et al. 2020).
 
-    Every tier is equally likely, as in TiFL's policy `uniform`. There are fewer if one would have too few clients.
+    Every tier is equally likely, as in TiFL's policy `uniform`. There are fewer if one would have too few clients. By
+    observed seconds, clients that have never been asked come first, as TiFL profiles them; then the seconds of each
+    client's last round count. Who has been lost in every round is among the slowest.
     """
-    ranked = sorted(candidates.clients, key=candidates.expected_s)
+    seconds = candidates.expected_s
+    if by == "observed":
+        new = [client for client in candidates.clients if candidates.is_new[client]]
+        if len(new) >= candidates.n:
+            return _drawn(candidates.rng, new, candidates.n)
+        if new:
+            others = [client for client in candidates.clients if client not in new]
+            return [*new, *_drawn(candidates.rng, others, candidates.n - len(new))]
+        seconds = np.nan_to_num(candidates.took_s, nan=np.inf).__getitem__
+    ranked = sorted(candidates.clients, key=seconds)
     of_speed = np.array_split(ranked, max(1, min(tiers, len(ranked) // candidates.n)))
     tier = of_speed[candidates.rng.integers(len(of_speed))].tolist()
     return _drawn(candidates.rng, tier, candidates.n)
 
 
+@knows(Known.LOSSES, Known.ROUNDS, Known.RATES)
 def oort(
     candidates: Candidates,
     utility: Floats,
@@ -95,8 +117,9 @@ def oort(
 ) -> Sequence[int]:
     """Prefer clients that learn much in little time, and try others (Oort, Lai et al. 2021, Algorithm 1).
 
-    The utility of a client that took longer than a preferred duration is lowered by (preferred / taken)^penalty. The
-    share of clients that are new falls from `exploration` to `exploration_min`; fast ones are the likelier. The
+    Utilities are clipped at a quantile and scaled to 1; to them comes a bonus, the larger the longer ago a client took
+    part. The worth of a client that took longer than a preferred duration is lowered by (preferred / taken)^penalty.
+    The share of clients that are new falls from `exploration` to `exploration_min`; fast ones are the likelier. The
     preferred duration is a quantile of those seen, as in the authors' code. It is raised by `pace` whenever the
     utilities of the last `pace_rounds` rounds add up to less than those of the rounds before.
     """
@@ -110,8 +133,7 @@ def oort(
     if n_known:
         quantile = min(1.0, preferred_quantile + pace * _raises(candidates.gains, pace_rounds))
         preferred_s = np.nanquantile(took_s, quantile)
-        since = candidates.round - candidates.last_round[known]
-        worth = utility[known] + np.sqrt(0.1 * np.log(candidates.round) / since)
+        worth = scaled(utility[known]) + np.sqrt(0.1 * np.log(candidates.round) / candidates.last_round[known])
         worth *= np.minimum(1.0, preferred_s / took_s[known]) ** penalty
         least = cut_off * np.sort(worth)[-n_known]
         good = worth >= least
@@ -120,6 +142,14 @@ def oort(
         speeds = np.array([1 / candidates.expected_s(c) for c in new.tolist()])
         chosen += _by_weight(rng, new, speeds, n - n_known)
     return chosen
+
+
+def scaled(utility: Floats) -> Floats:
+    """Clip utilities (n,) at their quantile `CLIP_AT`, and bring them to [0, 1], as the authors' code does."""
+    ranked = np.sort(utility)
+    low, most = 0.999 * ranked[0], ranked[min(int(CLIP_AT * len(ranked)), len(ranked) - 1)]
+    scaled: Floats = (np.minimum(utility, most) - low) / max(ranked[-1] - low, LEAST_RANGE)
+    return scaled
 
 
 def _raises(gains: Sequence[float], window: int) -> int:

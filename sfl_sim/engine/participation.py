@@ -91,6 +91,7 @@ class Participation:
         n = max(clients) + 1
         self._took_s, self._utility = np.full(n, nan), np.full(n, nan)
         self._last_round = np.zeros(n, dtype=np.int64)
+        self._is_new = np.full(n, fill_value=True)
         self._gains: list[float] = []
 
     def begins_s(self) -> float:
@@ -111,10 +112,8 @@ class Participation:
         if len(clients) <= self.size:
             return list(clients)
         rng = stream(self.seed, "participants", round)
-        candidates = Candidates(
-            clients, self.size, self.expected_s, round, rng, self._took_s, self._last_round, self._gains
-        )
-        return list(self.choose(candidates, self._utility))
+        past = (self._took_s, self._last_round, self._gains, self._is_new)
+        return list(self.choose(Candidates(clients, self.size, self.expected_s, round, rng, *past), self._utility))
 
     def learn(self, round: int, clients: Sequence[int], started_s: float, ops: NDArray[np.void]) -> None:
         """Note how long the participants of a round took, and their utilities, for later choices.
@@ -124,6 +123,7 @@ class Participation:
         """
         if self.choose.is_random:
             return
+        self._is_new[list(clients)] = False
         lost = {dropout.client for dropout in self.clock.events.records.dropouts}
         stayed = [client for client in clients if client not in lost]
         ended_s = np.full(len(self._took_s), nan)

@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sfl_sim.knowledge import Known, knows
 from sfl_sim.methods.seen import ClientRound, ObservedTimes
 
 STAYS = 0.1
@@ -97,11 +98,13 @@ class PolicyInput:
 CutPolicy = Callable[[PolicyInput, Sequence[int]], Mapping[int, int]]
 
 
+@knows(Known.ROUNDS)
 def greedy(known: PolicyInput, clients: Sequence[int]) -> dict[int, int]:
     """Choose for each client the cut with which its own round is shortest, if it saves a tenth of its time."""
     return {c: _shortest(known, c, known.round_s) for c in clients}
 
 
+@knows(Known.ROUNDS)
 def makespan(known: PolicyInput, clients: Sequence[int]) -> dict[int, int]:
     """Choose for each client its shortest round without a queue; then, if the server is slower, take work from it.
 
@@ -134,6 +137,7 @@ def _shortest(known: PolicyInput, c: int, time_s: Callable[[int, int], float]) -
     return best if time_s(c, best) < (1 - STAYS) * time_s(c, old) else old
 
 
+@knows(Known.ROUNDS)
 def median(known: PolicyInput, clients: Sequence[int]) -> dict[int, int]:
     """Choose for each client the cut whose time is nearest to the median over all clients and cuts (S2FL)."""
     times_s = {c: {cut: known.round_s(c, cut) for cut in known.cuts} for c in clients}
@@ -141,6 +145,7 @@ def median(known: PolicyInput, clients: Sequence[int]) -> dict[int, int]:
     return {c: min(of, key=lambda cut: abs(of[cut] - middle_s)) for c, of in times_s.items()}
 
 
+@knows(Known.ROUNDS)
 def bandit(known: PolicyInput, clients: Sequence[int]) -> dict[int, int]:
     """Try each cut once with each client, the fastest by estimate first; then prefer what was fast or tried seldom.
 

@@ -27,6 +27,7 @@ from math import inf
 import numpy as np
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.knowledge import Known, knows
 from sfl_sim.sim.station import Hold, Job, NextJob, OrderPolicy, Skipping, Sorting, first_come
 
 LABELS_OF_THEIR_OWN: Sequence[int] = range(sys.maxsize)
@@ -173,11 +174,13 @@ def fcfs(roster: Roster) -> OrderPolicy:
     return first_come
 
 
+@knows(Known.LABELS)
 def cyclic(roster: Roster) -> OrderPolicy:
     """Repeat the cyclic list, skipping clients that are done."""
     return InTurn(_sweeps(roster, reverse=False))
 
 
+@knows(Known.LABELS)
 def cyclic_reverse(roster: Roster) -> OrderPolicy:
     """Pass through the cyclic list forwards, then backwards, then forwards; every round starts forwards."""
     return InTurn(_sweeps(roster, reverse=True))
@@ -214,11 +217,13 @@ def random_client(roster: Roster) -> OrderPolicy:
     return InTurn(_sweeps(roster, reverse=False))
 
 
+@knows(Known.LABELS)
 def bounded_wait(roster: Roster) -> OrderPolicy:
     """Follow the cyclic list, waiting `max_wait_s` at most; a client passed over loses the rest of its burst."""
     return PatientInTurn(_sweeps(roster, reverse=False), roster.max_wait_s)
 
 
+@knows(Known.JOBS)
 def shortest_job(roster: Roster) -> OrderPolicy:
     """Serve the shortest of the waiting jobs; ties by arrival.
 
@@ -227,6 +232,7 @@ def shortest_job(roster: Roster) -> OrderPolicy:
     return ShortestFirst()
 
 
+@knows(Known.LABELS)
 def label_aware(roster: Roster) -> OrderPolicy:
     """Serve the waiting client whose dominant label was served longest ago; ties by arrival.
 
@@ -309,6 +315,7 @@ ARRIVAL_DRIVEN: dict[str, Order] = {"fcfs": fcfs, "shortest_job": shortest_job, 
 """Orders that choose among the jobs that have come, and never hold the server; they take no burst."""
 
 
+@knows(Known.RUN)
 def recorded(roster: Roster) -> OrderPolicy:
     """Serve clients in the sequence of another run.
 

@@ -1,26 +1,30 @@
 """A choice gives as many clients as take part: at random, of one tier, or those that learn much in little time."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfl_sim.engine.choices import CHOICES, Candidates, ClientChoice, find_choice, oort, tiers
+from sfl_sim.engine.choices import CHOICES, Candidates, ClientChoice, find_choice, oort, scaled, tiers
 from sfl_sim.errors import ScenarioError
+from sfl_sim.knowledge import Known, known_by
 from sfl_sim.rng import stream
 from sfl_sim.scenario.sections import ChoiceSection as Section
 
 NAN = math.nan
 
 
-def candidates(n, took_s=(), round=1, gains=(), seed=0, clients=None, slow=()):
+def candidates(n, took_s=(), round=1, gains=(), seed=0, clients=None, slow=(), is_new=None, last_round=None):
     took_s = np.array(took_s, dtype=float)
-    last_round = np.where(np.isfinite(took_s), max(1, round - 1), 0)
+    is_known = np.isfinite(took_s)
+    last_round = np.where(is_known, max(1, round - 1), 0) if last_round is None else np.array(last_round)
+    is_new = ~is_known if is_new is None else np.array(is_new)
     clients = list(range(len(took_s))) if clients is None else clients
     expected_s = lambda client: 10.0 if client in slow else 1.0 + client  # noqa: E731
-    return Candidates(clients, n, expected_s, round, stream(seed, "choice"), took_s, last_round, gains)
+    return Candidates(clients, n, expected_s, round, stream(seed, "choice"), took_s, last_round, gains, is_new)
 
 
 @given(
@@ -49,6 +53,63 @@ def test_there_are_no_more_tiers_than_have_clients_enough():
     assert drawn == {(0, 1, 2), (3, 4, 5)}
 
 
+def test_tiers_by_observed_seconds_ask_the_new_clients_first_and_rank_by_what_was_seen():
+    took_s = [9.0, 1.0, 8.0, 2.0, NAN, NAN]
+    few_new = {
+        tuple(sorted(tiers(candidates(2, took_s, seed=s, is_new=[0, 0, 0, 0, 0, 1]), by="observed"))) for s in range(60)
+    }
+    assert few_new == {(c, 5) for c in range(5)}, "the new client, and any other"
+    many_new = {tuple(sorted(tiers(candidates(1, took_s, seed=s), by="observed"))) for s in range(60)}
+    assert many_new == {(4,), (5,)}
+    lost = [False] * 6  # clients 4 and 5 were asked, and lost: they are the slowest
+    seen = {tuple(sorted(tiers(candidates(2, took_s, seed=s, is_new=lost), tiers=3, by="observed"))) for s in range(60)}
+    assert seen == {(1, 3), (0, 2), (4, 5)}
+
+
+def test_of_two_alike_oort_prefers_the_client_that_has_waited():
+    utility, options = np.array([100.0, 100.0]), {"exploration": 0.0, "exploration_min": 0.0, "cut_off": 0.01}
+    who = [candidates(1, [1.0, 1.0], round=50, seed=seed, last_round=[49, 2]) for seed in range(500)]
+    waited = sum(oort(one, utility, **options) == [1] for one in who) / 500
+    scaled = (100 - 99.9) / (100 - 99.9)  # the least is taken for 0.999 of itself
+    worth = [scaled + math.sqrt(0.1 * math.log(50) / last) for last in (49, 2)]
+    assert worth == pytest.approx([1.0894, 1.4423], abs=1e-4)
+    assert waited == pytest.approx(worth[1] / sum(worth), abs=0.05)
+    only_the_best = options | {"cut_off": 0.95}
+    assert {tuple(oort(one, utility, **only_the_best)) for one in who} == {(1,)}
+
+
+def test_oort_clips_utilities_at_their_quantile_and_scales_them_to_one():
+    utility = np.array([1.0, *[2.0] * 18, 5.0, 1e9])  # 21: the 95 % are the 20th, 5
+    low = 0.999
+    assert scaled(utility) == pytest.approx((np.minimum(utility, 5.0) - low) / (1e9 - low))
+    assert scaled(np.array([3.0, 3.0])) == pytest.approx([1.0, 1.0])
+    assert scaled(np.array([0.0, 0.0])) == pytest.approx([0.0, 0.0])
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_choice_depends_on_what_its_trait_says_and_on_nothing_else(name):
+    n, knows = 12, known_by(CHOICES[name])
+    usual = {"took_s": np.arange(1.0, 1 + n), "utility": np.arange(n, 0.0, -1.0), "speed": 1.0}
+    changed = {
+        Known.RATES: {"speed": -1.0},
+        Known.ROUNDS: {"took_s": usual["took_s"][::-1]},
+        Known.LOSSES: {"utility": usual["utility"][::-1]},
+    }
+
+    def chosen(took_s, utility, speed):
+        utility = np.where(np.arange(n) % 3, utility, NAN)  # every third is new to oort
+        drawn = []
+        for by in [{}, {"by": "observed"}] if name == "tiers" else [{}]:
+            choose = find_choice(Section(kind=name, **by))
+            for seed in range(20):
+                who = candidates(4, took_s, round=40, seed=seed)
+                drawn.append(choose(replace(who, expected_s=lambda c: 100.0 + speed * c), utility))
+        return drawn
+
+    depends = {known for known, what in changed.items() if chosen(**usual | what) != chosen(**usual)}
+    assert depends == set(knows)
+
+
 def test_oort_takes_those_of_much_utility_and_of_little_time():
     utility, took_s = np.array([9.0, 8.0, 7.0, 1.0, 1.0]), [1.0, 1.0, 9.0, 1.0, 1.0]
     chosen = oort(candidates(2, took_s, round=2), utility, exploration=0.0, exploration_min=0.0, cut_off=1.0)
@@ -57,8 +118,9 @@ def test_oort_takes_those_of_much_utility_and_of_little_time():
         candidates(3, took_s, round=2), utility, exploration=0.0, exploration_min=0.0, cut_off=1.0, penalty=0.0
     )
     assert set(slow_as_well) == {0, 1, 2}
-    worth = 7.0 + math.sqrt(0.1 * math.log(2))  # of client 2, which is nine times too slow: a 81st of it is left
-    assert worth / 81 < 1.0, "so that it does not come before clients 3 and 4"
+    bonus = math.sqrt(0.1 * math.log(2))
+    worth = [(u - 0.999) / (9.0 - 0.999) + bonus for u in (7.0, 1.0)]
+    assert worth[0] / 81 < worth[1], "so that client 2, nine times too slow, does not come before clients 3 and 4"
     others = oort(candidates(4, took_s, round=2), utility, exploration=0.0, exploration_min=0.0, cut_off=1.0)
     assert set(others) == {0, 1, 3, 4}
 

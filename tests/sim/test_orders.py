@@ -10,18 +10,19 @@ from hypothesis import strategies as st
 from small_server import Server
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.knowledge import Known, known_by
 from sfl_sim.rng import stream
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN, OF_RUNS, ORDERS, InARow, Roster, check_burst, check_max_wait
 from sfl_sim.sim.station import Job, Sorting
 
 
-def served(order, jobs, burst=1.0, seed=0, **roster):
+def served(order, jobs, burst=1.0, seed=0, service_s=lambda c: 1.0, clients=None, **roster):
     """The clients in the order of service when everybody is always there."""
     left = dict(jobs)
-    policy = (ORDERS | OF_RUNS)[order](Roster(list(jobs), left, burst, stream(seed, "order", 1), **roster))
+    policy = (ORDERS | OF_RUNS)[order](Roster(clients or list(jobs), left, burst, stream(seed, "order", 1), **roster))
     sequence = []
     while sum(left.values()):
-        waiting = {c: Job(c, state=None, arrived_s=0.0, service_s=1.0) for c, n in left.items() if n}
+        waiting = {c: Job(c, state=None, arrived_s=0.0, service_s=service_s(c)) for c, n in left.items() if n}
         for job in waiting.values() if isinstance(policy, Sorting) else ():
             policy.add(job)
         client = policy(waiting, 0.0).client
@@ -31,6 +32,18 @@ def served(order, jobs, burst=1.0, seed=0, **roster):
 
 
 FOUR = dict.fromkeys(range(4), 6)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_order_depends_on_what_its_trait_says_and_on_nothing_else(order):
+    usual = served(order, FOUR)
+    others = {
+        Known.JOBS: served(order, FOUR, service_s=lambda c: 4.0 - c),
+        Known.LABELS: served(order, FOUR, clients=[3, 2, 1, 0], labels=[3, 2, 1, 0]),
+    }
+    if "random" in order:  # a draw from a list depends on the sequence of the list
+        del others[Known.LABELS]
+    assert {known for known, sequence in others.items() if sequence != usual} == set(known_by(ORDERS[order]))
 
 
 def test_a_recorded_sequence_is_served_again_without_those_who_do_not_take_part():
