@@ -45,6 +45,7 @@ from sfl_sim.studies.loggers import Log, logging
 from sfl_sim.studies.points import attacked
 from sfl_sim.studies.reprice import Repricing
 from sfl_sim.studies.train import run_study
+from sfl_sim.training.process import own_process
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -232,7 +233,7 @@ def run(
     """
     threads = Settings.threads if threads is None else threads
     settings = Settings(timing_only, device, jobs, threads, resume, not fresh, backend, address)
-    with permitted(Permission(allow_code)):
+    with _apart(allow_code):
         given = {"data.factory": None if data is None else as_dataset(data), "train.on_round_end": on_round_end}
         study = _study(scenario, overrides, {key: each for key, each in given.items() if each is not None})
         with _shown(progress) as shown, logging(study, log, shown) as notify:
@@ -268,7 +269,7 @@ def privacy(
     """
     axes = [axis(key, values) for key, values in (vary or {}).items()]
     settings = Settings(device=device, jobs=jobs, reuse=True)
-    with permitted(Permission(allow_code)):
+    with _apart(allow_code):
         study = attacked(_study(scenario, overrides), axes)
         return Results(run_study(study, _expanded(out) if out else None, settings, silent).folder)
 
@@ -297,7 +298,7 @@ def serve(
     Raises:
         ScenarioError: the scenario, the run, the device or the folder cannot be used.
     """
-    with permitted(Permission(allow_code)):
+    with _apart(allow_code):
         study = ServedStudy(_study(scenario, overrides), Settings(timing_only, device, resume=True, reuse=True))
         return Served(study.run(_expanded(run) if run else None, _expanded(out) if out else None, silent).folder)
 
@@ -318,7 +319,7 @@ def reprice(
     Raises:
         ScenarioError: there is no run or no override, the run cannot be walked again, or a key decides what is learned.
     """
-    with permitted(Permission(allow_code)):
+    with _apart(allow_code):
         return Results(Repricing(_expanded(run), overrides).run(_expanded(out) if out else None, silent).folder)
 
 
@@ -350,7 +351,7 @@ def whatif(
     """
     axes = [axis(key, values) for key, values in vary.items()]
     folder = _expanded(out) if out else None
-    with permitted(Permission(allow_code)):
+    with _apart(allow_code):
         study = _study(scenario, overrides)
         return WhatIf(
             run_whatif(study, axes, folder, jobs=jobs, notify=silent, runs=[*map(_expanded, runs)], draws=draws).folder
@@ -381,8 +382,15 @@ def advise(
         ScenarioError: the scenario or a run cannot be used, or no cut is left.
     """
     criteria = Criteria(per_client, memory_bytes, accuracy, [*map(_expanded, runs)])
-    with permitted(Permission(allow_code)):
+    with _apart(allow_code):
         return find_advice(_study(scenario, overrides), criteria, silent)
+
+
+@contextmanager
+def _apart(allow_code: bool) -> Iterator[None]:
+    """Return a context that neither takes over nor changes the settings of the caller's process."""
+    with own_process(), permitted(Permission(allow_code)):
+        yield
 
 
 def _study(

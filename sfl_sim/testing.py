@@ -48,6 +48,7 @@ from sfl_sim.training.contents import dump, load, packed_bytes
 from sfl_sim.training.deployed import through
 from sfl_sim.training.executors import Eager, Timing
 from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.process import own_process
 from sfl_sim.training.replay import Image, Replay
 from sfl_sim.training.steps import Average
 
@@ -678,7 +679,8 @@ def check_method(kind: type[Method], *options: MethodOptions) -> None:
     for case in [Case(kind, one) for one in options] or cases_of(kind):
         for check in CHECKS:
             try:
-                check(case)
+                with own_process():
+                    check(case)
             except Exception as error:  # of a flow, it may be any
                 what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
                 problems.append(f"{case}: {check.__name__}: {what}")

@@ -19,6 +19,7 @@ from sfl_sim.data.partition import check_clients, check_none_empty, cyclic_clien
 from sfl_sim.data.samples import Samples
 from sfl_sim.data.testsets import client_test_sets
 from sfl_sim.methods import Method
+from sfl_sim.models.global_draws import drawing
 from sfl_sim.models.zoo import predicts_tokens
 from sfl_sim.rng import stream
 from sfl_sim.scenario.data import Data, Indices, PartitionSection
@@ -154,5 +155,6 @@ def dataset_of(data: Data, *, pixels: bool = True) -> Dataset:
 @lru_cache(maxsize=2)
 def _load(name: str | None, factory: str | None, std: tuple[float, ...] | None, **options: Any) -> Dataset:
     source = None if factory is None else named(factory, {}, "data.factory")
-    dataset = load(name or "own data", loader=None if factory is None else lambda: as_dataset(source), **options)
+    with drawing(torch.Generator().initial_seed()):  # code of a user's own gives the same data in every process
+        dataset = load(name or "own data", loader=None if factory is None else lambda: as_dataset(source), **options)
     return dataset if std is None else with_std(dataset, std)

@@ -29,6 +29,7 @@ from sfl_sim.engine.stopping import Stopping
 from sfl_sim.engine.walk import Round, Walk, WalkedRound, joined
 from sfl_sim.methods import Method
 from sfl_sim.models.forward_settings import Graphs
+from sfl_sim.models.global_draws import seed_all
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.ops import On, State, Value
 from sfl_sim.scenario.sections import Scenario
@@ -118,7 +119,7 @@ class Experiment:
         self._timeline = hashlib.blake2b(digest_size=16)
         self.meter: Meter | None = None
         if device is not None:
-            torch.manual_seed(scenario.seed)  # for networks of a user's own that draw while they run
+            seed_all(scenario.seed)  # for code of a user's own that draws while it runs
             self.evaluator = Evaluator(setup, method, metrics=metrics, on_nan=self.on_nan, device=device)
             if scenario.report.leakage and method.is_split:
                 self.meter = Meter(setup, method)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.forward_settings import ForwardSettings
+from sfl_sim.models.global_draws import drawing
 from sfl_sim.models.lora import Lora, adapt
 from sfl_sim.models.part import Part
 from sfl_sim.models.price import Layer, one_sample, price
@@ -291,14 +292,12 @@ class Network:
             with torch.device("meta"):
                 return self.build(self.input_shape, self.n_labels)
         except Exception:  # a user's factory may read numbers, of which there are none
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
+            with drawing(0):
                 return self.build(self.input_shape, self.n_labels).to("meta")
 
     def _module(self, seed: int, fill: Fill | None = None) -> nn.Sequential:
         """Build the network, let `fill` set its weights, and draw its adapters last, on which nothing else depends."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with drawing(seed):
             module = _of_type(self.build(self.input_shape, self.n_labels), self.dtype)
             if fill:
                 fill(module)

@@ -215,6 +215,7 @@ class Part:
             return outputs
         with torch.autocast(x.device.type, self.forward_settings.autocast):
             outputs = self.skeleton(x)
+        torch.clear_autocast_cache()  # where the caller uses autocast, too, its copies of weights would outlive a step
         return outputs.to(self.wire_dtype)  # autocast leaves some operations in the weights' type
 
     def empty_skeleton(self) -> None:

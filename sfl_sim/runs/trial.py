@@ -30,6 +30,7 @@ from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import Checkpoints, Failure, TrialWriter, clear, rounds_of, write_failure, writing
 from sfl_sim.store.columns import BREAKDOWN
 from sfl_sim.training.hardware import PRECISIONS, keep_freed_memory, pick_device, threads_for
+from sfl_sim.training.process import own_process
 from sfl_sim.training.replay import CheckpointMismatch
 
 
@@ -99,7 +100,7 @@ def attempt(
         shutil.rmtree(folder, ignore_errors=True)
     clear(folder)
     try:
-        with writing(folder.parents[1]):
+        with own_process(), writing(folder.parents[1]):
             _Trial(number, variant, folder, settings, notify, make).run()
     except OutputError:
         raise
