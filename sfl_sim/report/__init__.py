@@ -33,11 +33,11 @@ How to add a figure to the page of a run: declare a panel in a file of `pages/`,
         words=lambda frames: {"bands": figures.over_seeds(frames.n_seeds)},
     )
 
-In `SECTIONS`, the line `"Uploads": Section(uploads.upload_panels),` stands where the section shall stand, with
-`trained=True` if only training gives the numbers, and `folded=True` if a reader shall open it. Legend, layout, escaping
-and `--export` follow by themselves. `Frames` holds the tables of the run folders (docs/output.md), and `display` writes
-numbers with units. A figure is drawn when it is looked at: a test of titles, captions and tables waits for none. With a
-lambda for a figure, mypy wants `: Declared[Frames]`.
+In `SECTIONS`, the line `"Uploads": PageSection(uploads.upload_panels),` stands where the section shall stand, with
+`trained=True` if only training gives the numbers, and `folded=True` if a reader shall open it, as all sections below
+"Where the time goes". Legend, layout, escaping and `--export` follow by themselves. `Frames` holds the tables of the
+run folders (docs/output.md), and `display` writes numbers with units. A figure is drawn when it is looked at: a test of
+titles, captions and tables waits for none. With a lambda for a figure, mypy wants `: Declared[Frames]`.
 
 A figure of the round that is shown in detail (`details=True`) is made from `one_round.OneRound`, which has a view of
 each variant's round: `ops`, `training`, `duration_s`, with times from the round's start. What a figure counts is a

@@ -53,7 +53,7 @@ class ShownVariant(style.Named):
 class Frames(Tables):
     """Data that the figures draw: `variant` holds labels, and seeds of one variant share its label.
 
-    `rounds` has the column `bytes_moved`: what has crossed links since the start of the run, up and down.
+    `rounds` has the column `bytes_so_far`: what has crossed links since the start of the run, up and down.
     """
 
     runs: list[Run]
@@ -177,8 +177,8 @@ def merge(runs: Sequence[Run]) -> Frames:
         name: pd.concat([rows for rows in of if len(rows)] or of, ignore_index=True) for name, of in tables.items()
     }
     rounds = merged["rounds"]
-    rounds["bytes_moved"] = rounds["bytes_up"] + rounds["bytes_down"]
-    rounds["bytes_moved"] = rounds.groupby(["variant", "seed"])["bytes_moved"].cumsum()
+    moved = rounds["bytes_up"] + rounds["bytes_down"]
+    rounds["bytes_so_far"] = moved.groupby([rounds["variant"], rounds["seed"]]).cumsum()
     for table, column in (("labels", "label_name"), ("layers", "name"), ("layers", "model")):
         merged[table][column] = merged[table][column].astype(str).map(object_name).map(escape)
     return Frames(**merged, runs=list(runs), variants=variants)

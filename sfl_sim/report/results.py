@@ -179,7 +179,7 @@ BEST, _time, _rounds, _bytes = columns_of(
 )
 TIME = ToTarget(**vars(_time), along="ended_s")
 ROUNDS = ToTarget(**vars(_rounds), along="round")
-BYTES = ToTarget(**vars(_bytes), along="bytes_moved")
+BYTES = ToTarget(**vars(_bytes), along="bytes_so_far")
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ SCHEDULES: dict[str, type[lr_scheduler.LRScheduler]] = {
 """torch's schedulers that need no metric, by name; their options are torch's arguments."""
 LENGTHS = ("T_max", "total_iters")
 """Arguments that say over how many rounds a schedule goes: all of them, unless they are given."""
+DEFAULTS = {"constant": {"factor": 1.0}}
+"""Options by schedule that are not torch's: its constant rate is a third of the rate."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Schedule:
 
 def torch_rates(name: str, options: Mapping[str, Any]) -> Callable[[float, int], tuple[float, ...]]:
     """Return the rates of torch's scheduler of a name; TypeError or ValueError comes from options that it refuses."""
-    make = SCHEDULES[name]
+    make, options = SCHEDULES[name], {**DEFAULTS.get(name, {}), **options}
     arguments = inspect.signature(make).parameters
 
     @lru_cache

@@ -130,7 +130,8 @@ def test_list_names_every_method_s_paper_its_year_and_its_options(capsys):
     printed = " ".join(capsys.readouterr().out.split())
     for name, about in catalogue()["methods"].items():
         _, paper, *options = about.split("\n")
-        assert re.fullmatch(r"\w+ (et al\.|and \w+).* (19|20)\d\d", paper)
+        is_cited = re.fullmatch(r"\w+ (et al\.|and \w+).* (19|20)\d\d", paper)
+        assert is_cited, f"{name}: the second paragraph of its module's docstring names no paper as 'Author et al. 2024'"
         assert [option.partition(" ")[0] for option in options] == list(
             METHODS[METHOD_PRESETS[name].host if name in METHOD_PRESETS else name].Options.model_fields
         )

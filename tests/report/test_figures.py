@@ -246,7 +246,7 @@ def test_where_one_runs_for_months_and_others_for_hours_time_is_logarithmic(fram
 
 def test_where_one_sends_a_hundred_times_the_bytes_of_others_bytes_are_logarithmic(frames: Frames) -> None:
     much = np.where(frames.rounds["variant"] == "splitfed_v2, fcfs", 100, 1)
-    rounds = frames.rounds.assign(bytes_moved=frames.rounds["bytes_moved"] * much)
+    rounds = frames.rounds.assign(bytes_so_far=frames.rounds["bytes_so_far"] * much)
     usual, figure = (
         learning.accuracy_against(each, *aims(frames), BYTES) for each in (frames, replace(frames, rounds=rounds))
     )

@@ -278,7 +278,7 @@ def test_with_one_seed_the_mark_lies_on_the_round_that_reaches_the_target(frames
     reached = alone.rounds.query("variant == @HYDRA and accuracy >= 0.7").iloc[0]
     for figure, at in (
         (accuracy_against(alone, aim, ROUNDS), reached["round"]),
-        (accuracy_against(alone, aim, BYTES), reached["bytes_moved"] / 1e9),
+        (accuracy_against(alone, aim, BYTES), reached["bytes_so_far"] / 1e9),
     ):
         (mark,) = (t for t in figure.select_traces({"mode": "markers"}) if t.customdata[0].startswith(HYDRA))
         assert (mark.x[0], mark.y[0]) == pytest.approx((at, 100 * reached["accuracy"]))

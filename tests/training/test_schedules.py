@@ -34,6 +34,11 @@ def test_a_cosine_falls_from_the_full_rate_to_its_least():
     assert 0 < cosine(0.3, 10) < 0.01
 
 
+def test_a_constant_rate_is_the_rate_itself_where_torch_s_is_a_third_of_it():
+    assert Schedule(torch_rates("constant", {}), rounds=3, warmup_rounds=1)(0.3, 3) == 0.3
+    assert Schedule(torch_rates("constant", {"factor": 0.5}), rounds=3)(0.3, 3) == 0.15
+
+
 def test_a_warm_up_grows_in_equal_steps_and_the_schedule_begins_after_it():
     warmed = Schedule(torch_rates("exponential", {"gamma": 0.5}), rounds=6, warmup_rounds=3)
     assert [warmed(0.8, number) for number in range(1, 7)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.4, 0.2])
