@@ -131,7 +131,9 @@ def test_list_names_every_method_s_paper_its_year_and_its_options(capsys):
     for name, about in catalogue()["methods"].items():
         _, paper, *options = about.split("\n")
         is_cited = re.fullmatch(r"\w+ (et al\.|and \w+).* (19|20)\d\d", paper)
-        assert is_cited, f"{name}: the second paragraph of its module's docstring names no paper as 'Author et al. 2024'"
+        assert is_cited, (
+            f"{name}: the second paragraph of its module's docstring names no paper as 'Author et al. 2024'"
+        )
         assert [option.partition(" ")[0] for option in options] == list(
             METHODS[METHOD_PRESETS[name].host if name in METHOD_PRESETS else name].Options.model_fields
         )
