@@ -6,10 +6,27 @@ import difflib
 import errno
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+USUAL_NAMES: Mapping[str, Sequence[str]] = {
+    "alg": ["method"], "algorithm": ["method"], "bandwidth": ["capacity_bps", "uplink_bps"], "batch": ["batch_size"],
+    "bs": ["batch_size"], "capacity": ["capacity_bps"], "client_fraction": ["participation"],
+    "communication_rounds": ["rounds"], "criterion": ["loss"], "cut_layer": ["cut"], "dataset": ["data", "data.name"],
+    "decay": ["weight_decay", "lr_decay"], "delay": ["latency_s"], "distance": ["latency_s"], "dp": ["noise"],
+    "downlink": ["downlink_bps"], "download_rate": ["downlink_bps"], "epochs": ["local_epochs"], "eta": ["lr"],
+    "flops": ["macs_per_s"], "frac": ["participation"], "fraction": ["participation"],
+    "fraction_fit": ["participation"], "iterations": ["rounds"], "l2": ["weight_decay"], "latency": ["latency_s"],
+    "learning_rate": ["lr"], "linkspeedraw": ["capacity_bps"], "lr_scheduler": ["schedule"],
+    "max_grad_norm": ["clip_norm"], "minibatch_size": ["batch_size"], "n_clients": ["count"], "n_rounds": ["rounds"],
+    "num_clients": ["count"], "num_epochs": ["local_epochs"], "num_rounds": ["rounds"], "optim": ["optimizer"],
+    "ping": ["latency_s"], "policy": ["order"], "random_seed": ["seed"], "rtt": ["latency_s"],
+    "sample_fraction": ["participation"], "scheduler": ["schedule", "order"], "split_layer": ["cut"],
+    "strategy": ["method"], "throughput": ["capacity_bps", "uplink_bps"], "trials": ["repeats"],
+    "uplink": ["uplink_bps"], "upload_rate": ["uplink_bps"], "wd": ["weight_decay"],
+}  # fmt: skip
+"""Names that others use, in small letters, and what the same is called here: edit distance does not know them."""
 MAX_FOUND = 200
 """Number of characters of a value, or of a name, that an error shows."""
 
@@ -41,10 +58,13 @@ class ScenarioError(ValueError):
 
     @property
     def nearest(self) -> str | None:
-        """Allowed word that is most similar to `found`; None if there is no similar one."""
+        """Allowed word that means `found`, or else is most similar to it; None if there is no similar one."""
         if self.found is None or self.allowed is None or isinstance(self.allowed, str):
             return None
         words = {word.casefold(): word for word in self.allowed}
+        meant = USUAL_NAMES.get(str(self.found).casefold(), [])
+        if known := [word for name in meant for word in self.allowed if name in (word, word.rpartition(".")[2])]:
+            return known[0]
         close = difflib.get_close_matches(str(self.found)[:MAX_FOUND].casefold(), words, n=1, cutoff=0.5)
         return words[close[0]] if close else None
 

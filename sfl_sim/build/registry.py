@@ -17,6 +17,7 @@ from sfl_sim.methods.cut_policies import CUT_POLICIES, CutPolicy, PolicyInput
 from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.libraries import LibraryModel
 from sfl_sim.models.zoo import Given, as_builder
+from sfl_sim.scenario.fields import with_numbers
 from sfl_sim.scenario.optional_sections import SHORT, Coding, WireSection
 from sfl_sim.scenario.own_code import find_object, is_object, require_permission
 from sfl_sim.scenario.presets import METHOD_PRESETS, ORDER_PRESETS
@@ -144,7 +145,7 @@ def _inner_coding(given: Any, key: str) -> Coding | None:
 def filled(kind: type[pydantic.BaseModel], options: Mapping[str, Any], section: str, head: str, name: str) -> Any:
     """Return the options of what a section names by its key `head`. Raises ScenarioError for the first wrong one."""
     try:
-        return kind(**options)
+        return kind(**with_numbers(kind, options))
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:

@@ -6,9 +6,11 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from enum import Enum
+from functools import cache
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, JsonValue, model_validator
 from pydantic_core import CoreSchema
@@ -33,9 +35,78 @@ NonNegative = Annotated[float, Field(ge=0, le=LARGEST)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Correlation = Annotated[float, Field(ge=-1, le=1)]
-ClientCsv = Annotated[str, Field(min_length=1)]
+PATH = r"^(~|\.{0,2}[/\\]|[^\W\d].*[/\\])|\.[A-Za-z]\w*$"
+"""Pattern of what looks like a path, which neither a number nor one with a unit does: ./rates, rates.csv."""
+ClientCsv = Annotated[str, Field(pattern=PATH)]
 """CSV file with a row for each client, and a column of the key's name; a column `client` says whose row it is."""
 PerClient = Annotated[list[Positive], Field(min_length=1)] | ClientCsv
+
+
+UNITS: Mapping[str, Mapping[str, int]] = {
+    "_bps": {"bit/s": 0, "kbit/s": 3, "Mbit/s": 6, "Gbit/s": 9, "bps": 0, "kbps": 3, "Mbps": 6, "Gbps": 9},
+    "_per_s": {"MAC/s": 0, "GMAC/s": 9},
+    "_s": {"s": 0, "ms": -3, "us": -6, "µs": -6},
+    "_w": {"W": 0, "mW": -3},
+    "_h": {"h": 0},
+}
+"""Units that a number may have as text, by the end of its key; each with its power of ten, the key's own first."""
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?)\s*([^\W\d]*(?:/[a-z]+)?)\s*", re.ASCII)
+
+
+def units_of(key: str) -> Mapping[str, int]:
+    """Return the units of numbers at a key; none if it ends in none of `UNITS`."""
+    return next((units for ending, units in UNITS.items() if key.endswith(ending)), {})
+
+
+def is_quantity(text: str) -> bool:
+    """Return True for a number as text, with or without letters behind it, as units are written."""
+    return _QUANTITY.fullmatch(text.replace("µ", "u")) is not None
+
+
+def quantity(value: object, key: str) -> object:
+    """Return the number that a text means, in the unit of its key: 1e7 for "10 Mbit/s"; anything else as it is."""
+    if isinstance(value, list):
+        return [quantity(one, key) for one in value]
+    found = _QUANTITY.fullmatch(value.replace("µ", "u")) if isinstance(value, str) else None
+    power = None if found is None else {**units_of(key), "": 0}.get(found[2])
+    if found is None or power is None:
+        return value
+    if found[1].lstrip("+-").isdecimal() and not found[2]:
+        return int(found[1])
+    return float(Decimal(found[1]).scaleb(power))  # as near as can be: 9 * 1e-3 is not 9 / 1000
+
+
+def with_numbers(section: type[BaseModel], values: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the values of a section with numbers in the place of texts that mean them, at keys of numbers."""
+    numeric = _numeric(section)
+    return {key: quantity(value, key) if key in numeric else value for key, value in values.items()}
+
+
+@cache
+def _numeric(section: type[BaseModel]) -> frozenset[str]:
+    """Return the keys of a section whose values are numbers, and no texts but files."""
+    return frozenset(name for name, field in section.model_fields.items() if _kinds(field.annotation) == {"number"})
+
+
+def _kinds(annotation: Any, notes: tuple[Any, ...] = ()) -> set[str]:
+    """Return what an annotation allows besides sections, files, and words that are choices: numbers, texts, others."""
+    if get_origin(annotation) is Annotated:
+        inner, *notes_within = get_args(annotation)
+        return _kinds(inner, tuple(notes_within))
+    if annotation in (int, float):
+        return {"number"}
+    if annotation is str:
+        return set() if any(getattr(note, "pattern", None) == PATH for note in _facts(notes)) else {"text"}
+    if annotation is bool or get_origin(annotation) is dict:
+        return {"other"}
+    if get_origin(annotation) is Literal:
+        return set()
+    return {kind for part in get_args(annotation) for kind in _kinds(part)}
+
+
+def _facts(notes: Iterable[Any]) -> Iterator[Any]:
+    for note in notes:
+        yield from (note, *getattr(note, "metadata", ()))
 
 
 def _is_in_bounds(option: JsonValue) -> JsonValue:
@@ -141,6 +212,7 @@ class Section(BaseModel):
     def _yield_defaults(cls, value: object) -> object:
         if not isinstance(value, Mapping):
             return value
+        value = with_numbers(cls, value)
         given = [group for group in cls.one_of if any(value.get(key) is not None for key in group)]
         others = {key for group in cls.one_of if group not in given for key in group}
         return {**dict.fromkeys(others), **value} if given else value
@@ -201,6 +273,8 @@ class Bare(Section):
     @model_validator(mode="before")
     @classmethod
     def _spell_out(cls, value: object) -> object:
+        if "number" in cls.bare:
+            value = quantity(value, cls.bare["number"])
         if isinstance(value, str):
             return {cls.bare["string"]: value}
         if "number" in cls.bare and isinstance(value, int | float) and not isinstance(value, bool):

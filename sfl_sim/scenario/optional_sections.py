@@ -197,7 +197,8 @@ class Shared(Section):
     backhaul_bps: Positive | UpAndDown | None = None
     """Bits per second between all access points together and the server, in each direction: as for capacity_bps."""
     file: str | None = None
-    """Graph of your own, instead: a CSV file with the columns from, to and capacity_bps."""
+    """Graph of your own, instead: a CSV file with the columns from, to, capacity_bps and, if you like, latency_s; or
+    GraphML or node-link JSON of networkx with edges that have these."""
 
     @classmethod
     def excluded_by(cls, key: str) -> set[str]:

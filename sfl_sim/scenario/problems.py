@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.fields import FAR
+from sfl_sim.errors import USUAL_NAMES, ScenarioError
+from sfl_sim.scenario.fields import FAR, PATH, units_of
 from sfl_sim.scenario.schema import Schema, json_schema, members
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ _NOUNS = {
     "array": "a list",
     "object": "a mapping",
 }
+_PATTERNS = {PATH: "a CSV file", ":": "package.module:name"}
+"""Nouns of texts by their patterns."""
 _BOUNDS = {
     "exclusiveMinimum": "above {:,}",
     "minimum": "of at least {:,}",
@@ -77,7 +79,8 @@ def _problem(detail: ErrorDetails, given: object, root: Schema) -> ScenarioError
         elsewhere = keys_named(spot.path[-1]) if root is _scenario_schema() else []
         if key in elsewhere:
             return ScenarioError("is a key of another kind", key=key, found=spot.path[-1], allowed=spot.siblings)
-        nested = [other for other in elsewhere if "." in other]  # without it, that is the very key that was found
+        beside = {".".join([*spot.path[:-1], name]) for name in spot.siblings}
+        nested = [other for other in elsewhere if "." in other and other not in beside]
         allowed = [*spot.siblings, *nested] if spot.siblings else None
         return ScenarioError("unknown key", key=key, found=spot.path[-1], allowed=allowed)
     if detail["type"] == "missing":
@@ -95,6 +98,7 @@ def mismatch(key: str | None, found: object, schemas: list[Schema]) -> ScenarioE
         is_of_each = any("items" in schema for schema in schemas)
         numeric = [schema for schema in schemas if schema.get("type") in ("number", "integer", "null")]
         schemas = numeric if is_of_each and numeric else schemas
+    is_numeric = any(schema.get("type") in ("number", "integer") for schema in schemas)
     words = [choice for schema in schemas for choice in _choices(schema)]
     wanted = list(dict.fromkeys(_in_words(schema, found) for schema in schemas if not _choices(schema)))
     if isinstance(found, str) and words:
@@ -106,13 +110,17 @@ def mismatch(key: str | None, found: object, schemas: list[Schema]) -> ScenarioE
         problem = problem.replace("a number", "a finite number")
     keys = dict.fromkeys(name for schema in schemas for name in schema.get("properties", ()))
     allowed = f"the keys {', '.join(keys)}" if keys else None
+    if isinstance(found, str) and is_numeric and (units := [*units_of(key or "")]):
+        allowed = f"a number, in {units[0]}, or with its unit: {', '.join(units)}"
     if key and isinstance(found, list) and not any("items" in schema for schema in schemas):
         allowed = "one value here; `grid: {KEY: [...]}` runs several"
     return ScenarioError(problem, key=key, found=found, allowed=allowed)
 
 
 def _in_words(schema: Schema, found: object = None) -> str:
-    noun = _NOUNS.get(schema.get("type", ""), "text, a number, true or false, null, a list or a mapping")
+    noun = _PATTERNS.get(schema.get("pattern", "")) or _NOUNS.get(
+        schema.get("type", ""), "text, a number, true or false, null, a list or a mapping"
+    )
     bounds = " and ".join(
         text.format(schema[kind]) for kind, text in _BOUNDS.items() if kind in schema and _is_told(kind, schema, found)
     )
@@ -165,9 +173,11 @@ def _section(schemas: list[Schema], kind: object) -> Schema:
 
 
 def keys_named(name: str) -> list[str]:
-    """List the dotted keys of a scenario that end in `name`, if they are few."""
-    found = [key for key in _keys(_scenario_schema(), "") if key.rpartition(".")[2] == name]
-    return found if len(found) <= MAX_ELSEWHERE else []
+    """List the dotted keys of a scenario that end in `name`, or in what it means here, if they are few."""
+    for meant in (name, *USUAL_NAMES.get(name.casefold(), ())):
+        if found := [key for key in _keys(_scenario_schema(), "") if f".{key}".endswith(f".{meant}")]:
+            return found if len(found) <= MAX_ELSEWHERE else []
+    return []
 
 
 def _keys(node: Schema, prefix: str) -> Iterator[str]:

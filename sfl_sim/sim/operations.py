@@ -348,7 +348,7 @@ class Operations:
         lost_s = resources.dropouts.message_at_s(link.ends, branch.requested_s)
         wire_bytes = resources.prices.wire_bytes(size_bytes)
         branch.started_s, moved_bytes = yield from links.transfer(link, wire_bytes, lost_s)
-        latency_s = resources.prices.latency_s(link)
+        latency_s = resources.prices.latency_s(link) + links.latency_s(link)
         if moved_bytes < wire_bytes or self.env.now + latency_s > lost_s:
             if lost_s > self.env.now:
                 yield self.env.timeout(lost_s - self.env.now)

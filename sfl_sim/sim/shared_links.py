@@ -115,7 +115,7 @@ class SharedLinks:
             started_s = float(env.now)
             if not size_bytes or started_s >= until_s or not all(request.triggered for request in requests):
                 return started_s, 0.0
-            path = self.topology.path(link.uplink_of, link.downlink_of, link.server, link.tier)
+            path = self.topology.path(*_way(link))
             pieces, bits = _joined(self.pieces(link, started_s)), BITS_PER_BYTE * size_bytes
             flow = _Transfer(
                 link.client, path, pieces, until_s=until_s, ended=env.event(), bits=bits, since_s=started_s
@@ -127,6 +127,10 @@ class SharedLinks:
             yield flow.ended
             bits_left: Any = flow.ended.value
         return started_s, size_bytes - bits_left / BITS_PER_BYTE
+
+    def latency_s(self, link: Link) -> float:
+        """Give the seconds that a message takes on the shared links on top of its bytes."""
+        return self.topology.latency_s(*_way(link))
 
     def _resources(self, link: Link) -> Iterator[simpy.Resource]:
         if link.uplink_of is not None:
@@ -186,6 +190,10 @@ class SharedLinks:
                         edges[edge] = None
                         waiting.append(edge)
         return list(touched)
+
+
+def _way(link: Link) -> tuple[int | None, int | None, str, str]:
+    return link.uplink_of, link.downlink_of, link.server, link.tier
 
 
 def max_min_rates(

@@ -61,7 +61,8 @@ def _in_tiers(fleet: Fleet, change: Callable[[Fleet], Fleet]) -> Fleet:
 
 
 def _no_latency(fleet: Fleet) -> Fleet:
-    return replace(fleet, latency_s=[0.0] * len(fleet.latency_s))
+    topology = fleet.topology and fleet.topology.without_latency
+    return replace(fleet, latency_s=[0.0] * len(fleet.latency_s), topology=topology)
 
 
 def _faster_backbone(fleet: Fleet) -> Fleet:

@@ -56,11 +56,11 @@ def _folder(kind: str) -> Path:
 
 @dataclass(frozen=True)
 class ProfileTable:
-    """Cells of a profile by column, and the line in the file of each row."""
+    """Cells of a profile by column, and the line in the file of each row; None if it has none."""
 
     path: Path
     key: str
-    lines: list[int]
+    lines: Sequence[int | None]
     columns: dict[str, list[str]]
     _numbers: dict[str, FloatArray] = field(default_factory=dict, repr=False, compare=False)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,12 +13,20 @@ import networkx as nx
 import numpy as np
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.files import MAX_TABLE_BYTES, read_text
+from sfl_sim.scenario.fields import is_quantity
+from sfl_sim.scenario.files import MAX_TABLE_BYTES, read_json, read_text
 from sfl_sim.scenario.optional_sections import Shared, UpAndDown
 from sfl_sim.system.profiles import ProfileTable, read_table
 
 KEY = "clients.network.shared"
+FILE_KEY = f"{KEY}.file"
 COLUMNS = ("from", "to", "capacity_bps")
+KNOWN = {"capacity_bps": "a number above 0, or nothing: no limit", "latency_s": "a number of 0 or above, or nothing: 0"}
+"""What a file may say of an edge in numbers: bits per second, and seconds of a message on top of its bytes."""
+LABELS = ("id", "key", "name", "label")
+"""What tools write beside an edge to tell it from others, which may be numbers too."""
+MAX_TOLD = 10
+"""Number of a graph's nodes that an error names."""
 SERVER = "server"
 BACKHAUL = "backhaul"
 SITES = "sites"
@@ -32,7 +41,7 @@ class Topology:
     Args:
         graph: directed graph whose nodes are `server`, `client0`, `client1`, ..., the servers of tiers (`edge1`, ...)
             and any other names. An edge may have a `capacity_bps` above 0; without one it has no limit. One that is
-            `half` shares its limit with the edge in the other direction.
+            `half` shares its limit with the edge in the other direction. It may have a `latency_s`, too.
         n_clients: number of clients, all of which must be connected in both directions to every server of the first
             tier, or to the main server if there are no tiers.
         tiers: names of the servers of each tier, from the clients up; each must be connected to all of the next one.
@@ -63,12 +72,16 @@ class Topology:
         self._numbers = {edge: number for number, edge in enumerate(limits)}
         in_turn = [edge for edge in limits if graph.edges[edge].get("half")]
         self._numbers |= {(end, start): self._numbers[start, end] for start, end in in_turn}
+        self._latency_s: dict[tuple[str, str], float] = {
+            (start, end): about["latency_s"] for start, end, about in graph.edges(data=True) if about.get("latency_s")
+        }
         self._up: dict[str, Mapping[str, list[str]]] = {}
         self._down: dict[str, Mapping[str, list[str]]] = {}
         clients = [_name(number, tier) for number in range(n_clients)]
         levels = [clients, *tiers, [SERVER]] if covers_all or not tiers else [clients, tiers[0]]
         for below, above in pairwise(levels):
             for server in above:
+                graph.add_node(server)
                 self._up[server] = nx.single_target_shortest_path(graph, server)
                 self._down[server] = nx.single_source_shortest_path(graph, server)
                 where = "the server" if server == SERVER else server
@@ -78,7 +91,7 @@ class Topology:
                 ):
                     if missing := next((name for name in below if name not in ways[server]), None):
                         of = "client" if below is clients else "server"
-                        raise ScenarioError(problem.format(of), key=f"{KEY}.file", found=missing)
+                        raise ScenarioError(problem.format(of), key=FILE_KEY, found=missing)
 
     def path(self, sender: int | None, receiver: int | None, server: str = SERVER, tier: str = "") -> tuple[int, ...]:
         """Return the numbers of the `edges` that a message passes: up from a client, and down to a client.
@@ -88,13 +101,25 @@ class Topology:
             server: its name.
             tier: of whose servers the numbers are, instead of clients.
         """
-        up, down = (None if one is None else _name(one, tier) for one in (sender, receiver))
-        return (() if up is None else self._path(self._up, up, server)) + (
-            () if down is None else self._path(self._down, down, server)
-        )
+        passed = self._passed(sender, receiver, server, tier)
+        return tuple(self._numbers[edge] for edge in passed if edge in self._numbers)
 
-    def _path(self, ways: Mapping[str, Mapping[str, list[str]]], name: str, server: str) -> tuple[int, ...]:
-        return tuple(self._numbers[edge] for edge in pairwise(ways[server][name]) if edge in self._numbers)
+    def latency_s(self, sender: int | None, receiver: int | None, server: str = SERVER, tier: str = "") -> float:
+        """Return the seconds that the edges on a message's path add to the time of its bytes, as for `path`."""
+        passed = self._passed(sender, receiver, server, tier) if self._latency_s else []
+        return sum(self._latency_s.get(edge, 0.0) for edge in passed)
+
+    @cached_property
+    def without_latency(self) -> Topology:
+        """The same links without latency: always the same object, since tiers that share links share one."""
+        found = copy.copy(self)
+        found._latency_s = {}
+        return found
+
+    def _passed(self, sender: int | None, receiver: int | None, server: str, tier: str) -> list[tuple[str, str]]:
+        up = [] if sender is None else self._up[server][_name(sender, tier)]
+        down = [] if receiver is None else self._down[server][_name(receiver, tier)]
+        return [*pairwise(up), *pairwise(down)]
 
 
 def client_name(client: int) -> str:
@@ -151,35 +176,61 @@ def _connect(graph: nx.DiGraph[str], below: str, above: str, capacity_bps: float
 
 def _read_graph(file: Path, n_clients: int) -> nx.DiGraph[str]:
     """Read a graph: edges from a CSV file, GraphML, or node-link JSON; an empty or missing capacity is no limit."""
-    key = f"{KEY}.file"
-    if file.suffix in (".graphml", ".json"):
-        text = read_text(file, MAX_TABLE_BYTES, key)
-        try:
-            graph = (
-                nx.parse_graphml(text)
-                if file.suffix == ".graphml"
-                else nx.node_link_graph(json.loads(text), edges="edges")
-            )
-        except (nx.NetworkXError, SyntaxError, LookupError, TypeError, ValueError) as error:
-            raise ScenarioError("cannot be read as a graph", key=key, file=str(file), found=str(error)) from error
-        graph = nx.DiGraph(graph)
-        rows = [
-            {"from": start, "to": end, "capacity_bps": graph.edges[start, end].get("capacity_bps")}
-            for start, end in graph.edges
-        ]
-        table = ProfileTable(
-            file,
-            key,
-            [0] * len(rows),
-            {name: ["" if row[name] is None else str(row[name]) for row in rows] for name in COLUMNS},
-        )
-    else:
-        table = read_table(file, COLUMNS, key)
-    return _graph(table, n_clients)
+    if file.suffix not in (".graphml", ".json"):
+        return _graph(read_table(file, COLUMNS, FILE_KEY), n_clients)
+    edges, is_directed = (_of_graphml if file.suffix == ".graphml" else _of_json)(file)
+    both = edges if is_directed else [*edges, *((end, start, about) for start, end, about in edges if start != end)]
+    names = dict.fromkeys([*COLUMNS, *(name for *_, about in both for name in about)])
+    rows = [{**about, "from": start, "to": end} for start, end, about in both]
+    cells = {name: ["" if row.get(name) is None else str(row[name]) for row in rows] for name in names}
+    return _graph(ProfileTable(file, FILE_KEY, [None] * len(rows), cells), n_clients)
+
+
+Edges = list[tuple[str, str, dict[str, object]]]
+"""Ends of edges, and what is known of each."""
+
+
+def _of_graphml(file: Path) -> tuple[Edges, bool]:
+    """Read the edges of a file, and whether they are directed."""
+    text = read_text(file, MAX_TABLE_BYTES, FILE_KEY)
+    try:
+        graph = nx.parse_graphml(text)
+    except (nx.NetworkXError, SyntaxError, LookupError, TypeError, ValueError) as error:
+        raise ScenarioError("cannot be read as a graph", key=FILE_KEY, file=str(file), found=str(error)) from error
+    _check_nodes(file, graph.nodes.values())
+    return list(graph.edges(data=True)), graph.is_directed()
+
+
+def _of_json(file: Path) -> tuple[Edges, bool]:
+    """Read the edges of a file, which are under `edges`, or `links` as D3 and older networkx write them."""
+    data = read_json(file, MAX_TABLE_BYTES, FILE_KEY)
+    error = partial(ScenarioError, key=FILE_KEY, file=str(file))
+    given = [name for name in ("edges", "links") if isinstance(data, dict) and name in data]
+    if len(given) != 1:
+        raise error("needs the edges of its graph under one key", found=given, allowed="edges, or links")
+    nodes, edges = data.get("nodes", []), data[given[0]]
+    if not all(isinstance(rows, list) and all(isinstance(row, dict) for row in rows) for rows in (nodes, edges)):
+        raise error("needs lists of mappings", found=f"nodes, {given[0]}")
+    _check_nodes(file, nodes)
+    ids = {str(node.get("id")) for node in nodes}
+    read: Edges = []
+    for number, edge in enumerate(edges):
+        about = dict(edge)
+        start, end = (str(about.pop(name, None)) for name in ("source", "target"))
+        if missing := next((name for name in (start, end) if name not in ids), None):
+            raise error(f"edge {number} has an end that is no node", found=missing, allowed=sorted(ids)[:MAX_TOLD])
+        read.append((start, end, about))
+    return read, data.get("directed") is True
+
+
+def _check_nodes(file: Path, nodes: Iterable[Mapping[str, object]]) -> None:
+    """Raise ScenarioError if a node has what only edges can have."""
+    if name := next((name for node in nodes for name in KNOWN if node.get(name) is not None), None):
+        raise ScenarioError("is known of edges alone, and not of nodes", key=FILE_KEY, file=str(file), found=name)
 
 
 def _graph(table: ProfileTable, n_clients: int) -> nx.DiGraph[str]:
-    starts, ends, limits = (table.columns[column] for column in COLUMNS)
+    starts, ends = table.columns["from"], table.columns["to"]
     clients = set(map(client_name, range(n_clients)))
     for column in ("from", "to"):
         known = [name in clients if name.startswith("client") else name != "" for name in table.columns[column]]
@@ -191,11 +242,19 @@ def _graph(table: ProfileTable, n_clients: int) -> nx.DiGraph[str]:
         new.append(start != end and not graph.has_edge(start, end))
         graph.add_edge(start, end)
     table.require("to", np.array(new), "another node than in column 'from', and no edge twice")
-    limited = _rows(table, [row for row, cell in enumerate(limits) if cell])
-    capacity_bps = limited.numbers("capacity_bps")
-    limited.require("capacity_bps", capacity_bps > 0, "a number above 0, or nothing: no limit")
-    for start, end, limit in zip(limited.columns["from"], limited.columns["to"], capacity_bps.tolist(), strict=True):
-        graph.edges[start, end]["capacity_bps"] = limit
+    for name in table.columns.keys() - {"from", "to", *KNOWN, *LABELS}:
+        if meant := next(filter(is_quantity, table.columns[name]), None):
+            problem = f"gives edges {name!r} ({meant}), which means nothing here"
+            raise ScenarioError(problem, key=FILE_KEY, file=str(table.path), found=name, allowed=KNOWN)
+    for name, allowed in KNOWN.items():
+        cells = table.columns.get(name, [])
+        told = _rows(table, [row for row, cell in enumerate(cells) if cell])
+        if not told.lines:
+            continue
+        numbers = told.numbers(name)
+        told.require(name, numbers >= 0 if name == "latency_s" else numbers > 0, allowed)
+        for start, end, number in zip(told.columns["from"], told.columns["to"], numbers.tolist(), strict=True):
+            graph.edges[start, end][name] = number
     return graph
 
 

@@ -210,7 +210,7 @@ def test_a_network_of_one_s_own_and_a_name_displace_each_other(write):
         ("- seed: 1\n", None, None),
         ("seed\n", None, None),
         ("seed: 1\nsede: 2\n", 2, "sede"),
-        ("train:\n  lr: 0.1\n  rounds: '2'\n", 3, "train.rounds"),
+        ("train:\n  lr: 0.1\n  rounds: 'two'\n", 3, "train.rounds"),
         ("clients:\n  count: 5\n\n  participation: 1.5\n", 4, "clients.participation"),
         ("seed: 1\ntrain:\n\trounds: 3\n", 3, None),
         ("clients:\n  network:\n    uplink_bps:\n    - 1e6\n    - 0\n", 5, "clients.network.uplink_bps.1"),

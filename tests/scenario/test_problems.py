@@ -38,7 +38,17 @@ def said(values):
             "model.3: unknown key (found '3'; allowed: name, factory, path, init, cut)",
         ),
         ({"grid": {3: [1]}}, "grid.3: unknown key (found '3')"),
-        ({"train": {"rounds": "2"}}, "train.rounds: must be a whole number of at least 1 (found '2')"),
+        ({"train": {"rounds": "2.5"}}, "train.rounds: must be a whole number of at least 1 (found '2.5')"),
+        (
+            {"train": {"lr": "0.1-0.3"}},
+            "train.lr: must be a number above 0 or a list with one or more items, each a number above 0 or a CSV file "
+            "or a mapping (found '0.1-0.3'; allowed: the keys by, values)",
+        ),
+        (
+            {"clients": {"compute": {"sample_s": "3 days"}}},
+            "clients.compute.sample_s: must be a number of at least 0 "
+            "(found '3 days'; allowed: a number, in s, or with its unit: s, ms, us, µs)",
+        ),
         ({"train": {"rounds": None}}, "train.rounds: must be a whole number of at least 1, but is empty"),
         (
             {"model": {"cut": 2.0}},
@@ -48,7 +58,7 @@ def said(values):
         (
             {"model": {"cut": {"by": "speed", "values": [1]}}},
             "model.cut.by: unknown choice (found 'speed'; allowed: client, device_speed, random, round, greedy, "
-            "makespan, median, bandit, text; did you mean 'device_speed'?)",
+            "makespan, median, bandit, package.module:name; did you mean 'device_speed'?)",
         ),
         (
             {"model": {"cut": {"by": "client", "values": [1, 1.5]}}},
@@ -123,7 +133,7 @@ def said(values):
         (
             {"clients": {"compute": {"macs_per_s": []}}},
             "clients.compute.macs_per_s: must be a number above 0 or a list with one or more items, "
-            "each a number above 0 or text or null (found [])",
+            "each a number above 0 or a CSV file or null (found [])",
         ),
         (
             {"method": {"plan": [1, {2}]}},
@@ -148,6 +158,25 @@ def test_every_slip_is_told():
     keys = [line.partition(":")[0] for line in said({"seed": -1, "train": {"lr": 0, "roundz": 3}})]
 
     assert sorted(keys) == ["seed", "train.lr", "train.roundz"]
+
+
+@pytest.mark.parametrize(
+    ("values", "meant"),
+    [
+        ({"train": {"learning_rate": 0.1}}, "lr"),
+        ({"method": "fedavg", "learning_rate": 0.1}, "train.lr"),
+        ({"train": {"epochs": 3}}, "local_epochs"),
+        ({"clients": {"num_clients": 3}}, "count"),
+        ({"clients": {"fraction_fit": 0.5}}, "participation"),
+        ({"clients": {"network": {"delay": 0.1}}}, "latency_s"),
+        ({"dataset": "digits"}, "data"),
+        ({"algorithm": "fedavg"}, "method"),
+    ],
+)
+def test_what_others_call_a_key_is_found_by_its_usual_names(values, meant):
+    with pytest.raises(ValidationError) as caught:
+        Scenario.model_validate(values)
+    assert [problem.nearest for problem in problems(caught.value, values)] == [meant]
 
 
 def keys_of(values, prefix=""):

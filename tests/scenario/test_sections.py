@@ -113,7 +113,7 @@ def test_a_scenario_cannot_be_changed():
 @pytest.mark.parametrize(
     ("key", "inside", "outside"),
     [
-        ("seed", [0, 2**31 - 1], [-1, 1.0, True, "1", None, 2**31]),
+        ("seed", [0, 2**31 - 1], [-1, 1.0, True, "one", None, 2**31]),
         ("repeats", [1], [0]),
         ("data.image_size", [None, 1, 4096], [0, 4097]),
         ("data.download", [True, False], [0, 1, "yes", None]),

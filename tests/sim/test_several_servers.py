@@ -252,10 +252,29 @@ def test_a_graph_of_all_links_is_read_from_a_file(tmp_path, ending):
     assert named(rows, b"backbone")["ended_s"].tolist() == pytest.approx([10, 12])
 
 
+def test_edges_of_a_graph_add_their_latency_to_messages(tmp_path):
+    """4 bytes take 4 s at 8 bit/s; the way up has 0.25 s more, the way down 0.75 s, the client 1 s."""
+    path = tmp_path / "links.csv"
+    rows = ["client0,mast,,", "mast,client0,,", "mast,edge1,8,0.25", "edge1,mast,8,0.75"]
+    rows += ["edge1,server,,0.5", "server,edge1,,0"]
+    path.write_text("\n".join(["from,to,capacity_bps,latency_s", *rows]))
+    where = world(1, {"edge": {"count": 1, **SLOW}}, shared={"file": str(path)}, latency_s=1.0)
+    where = replace(where, uplinks=fleet(1, 800.0, 800.0).uplinks, downlinks=fleet(1, 800.0, 800.0).downlinks)
+    for ends, ended_s in (((0, EDGES[0]), 5.25), ((EDGES[0], 0), 5.75), ((EDGES[0], SERVER), 0.5)):
+        assert rows_of(sending(4, *ends), where)["ended_s"].tolist() == [ended_s]
+
+
 def test_a_graph_that_lacks_a_way_is_refused(tmp_path):
     path = tmp_path / "links.json"
     nodes, edges = [{"id": "client0"}, {"id": "edge1"}], [{"source": "client0", "target": "edge1"}]
-    for graph, problem in (({"directed": True, "nodes": nodes, "edges": edges}, "edge1"), ({}, "graph")):
+    for graph, problem in (
+        ({"directed": True, "nodes": nodes, "edges": edges}, "edge1"),
+        (
+            {"nodes": [{"id": "client0"}, {"id": "server"}], "edges": [{"source": "client0", "target": "server"}]},
+            "edge1",
+        ),
+        ({}, "graph"),
+    ):
         path.write_text(json.dumps(graph))
         with pytest.raises(ScenarioError, match=problem):
             world(1, {"edge": {"count": 1, **SLOW}}, shared={"file": str(path)})

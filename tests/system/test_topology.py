@@ -1,5 +1,6 @@
 """Paths through access points and through graphs of a user's own; what cannot be used is refused in a line."""
 
+import json
 from collections import Counter
 
 import networkx as nx
@@ -108,6 +109,100 @@ def test_a_file_gives_any_graph(edges):
 def test_a_file_that_cannot_be_used_is_refused(edges, rows, problem):
     with pytest.raises(ScenarioError, match=problem):
         built(1, file=str(edges(*rows)))
+
+
+def net(kind=nx.Graph, **about):
+    """A client, and an edge from the mast to the server of which something is known."""
+    graph = kind([("client0", "mast")])
+    graph.add_edge("mast", "server", **about)
+    return graph
+
+
+@pytest.fixture(params=["json", "links.json", "graphml", "csv"])
+def stored(tmp_path, request):
+    """Stores a graph as a file of each form, and reads it."""
+
+    def store(graph):
+        path = tmp_path / f"net.{request.param}"
+        if request.param == "graphml":
+            nx.write_graphml(graph, path)
+        elif request.param == "csv":
+            names = list(
+                dict.fromkeys(["capacity_bps", *(name for *_, about in graph.edges(data=True) for name in about)])
+            )
+            rows = [[*ends, *(about.get(name, "") for name in names)] for *ends, about in graph.edges(data=True)]
+            rows += [[end, start, *about] for start, end, *about in rows]
+            path.write_text("\n".join(",".join(map(str, row)) for row in [["from", "to", *names], *rows]))
+        else:
+            key = "links" if request.param.startswith("links") else "edges"
+            path.write_text(json.dumps(nx.node_link_data(graph, edges=key)))
+        return built(1, file=str(path))
+
+    return store
+
+
+def test_edges_have_capacities_and_latencies_in_every_form(stored):
+    topology = stored(net(capacity_bps=1e5, latency_s=0.25))
+    assert named(topology, 0, None) == [("mast", "server", 1e5)]
+    assert (topology.latency_s(0, None), topology.latency_s(0, 0)) == (0.25, 0.5)
+    assert topology.without_latency.latency_s(0, None) == 0
+    assert topology.without_latency is topology.without_latency
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("capacity", "capacity_bps"), ("bandwidth", "capacity_bps"), ("LinkSpeedRaw", "capacity_bps"),
+     ("capacity_Mbps", "capacity_bps"), ("latency", "latency_s"), ("delay", "latency_s"), ("weight", None)],
+)  # fmt: skip
+@pytest.mark.parametrize("value", [1e5, "10 Mbit/s"])
+def test_a_number_of_an_edge_that_means_nothing_here_is_refused(stored, name, meant, value):
+    with pytest.raises(ScenarioError) as refused:
+        stored(net(**{name: value}))
+    error = refused.value
+    assert (error.key, error.found, error.nearest) == ("clients.network.shared.file", name, meant)
+    assert error.allowed == ["capacity_bps", "latency_s"]
+
+
+def test_words_and_numbers_that_tell_edges_apart_may_stay(stored):
+    assert named(stored(net(capacity_bps=1e5, key=7, id=3, label=1, medium="copper")), 0, None)[0][2] == 1e5
+
+
+@pytest.mark.parametrize("second_bps", [1e5, 1e9])
+@pytest.mark.parametrize("kind", [nx.MultiGraph, nx.MultiDiGraph])
+def test_parallel_edges_are_refused(stored, kind, second_bps):
+    graph = net(kind, capacity_bps=1e5)
+    graph.add_edge("mast", "server", capacity_bps=second_bps)
+    with pytest.raises(ScenarioError, match="no edge twice") as refused:
+        stored(graph)
+    assert (refused.value.key, refused.value.found) == ("clients.network.shared.file", "server")
+
+
+def test_parallel_edges_of_json_are_seen_whatever_it_calls_itself(tmp_path):
+    edges = [{"source": "mast", "target": "server"}, {"source": "server", "target": "mast", "capacity_bps": 1}]
+    nodes = [{"id": name} for name in ("client0", "mast", "server")]
+    path = tmp_path / "net.json"
+    path.write_text(json.dumps({"multigraph": False, "nodes": nodes, "edges": edges}))
+    with pytest.raises(ScenarioError, match="no edge twice"):
+        built(1, file=str(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ({"nodes": [], "edges": [], "links": []}, ["edges", "links"]),
+        ({"nodes": []}, []),
+        ([], []),
+        ({"nodes": [{"id": "client0"}, {"id": "server"}], "links": [{"source": 0, "target": 1}]}, "0"),
+        ({"nodes": [{"id": "server", "capacity_bps": 1}], "edges": []}, "capacity_bps"),
+        ({"nodes": 3, "edges": [3]}, "nodes, edges"),
+    ],
+)
+def test_json_of_another_form_is_told_by_what_was_found(tmp_path, content, found):
+    path = tmp_path / "net.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ScenarioError) as refused:
+        built(1, file=str(path))
+    assert (refused.value.key, refused.value.found) == ("clients.network.shared.file", found)
 
 
 def test_a_fleet_shares_nothing_unless_the_network_says_so():
