@@ -110,7 +110,7 @@ def _read_tiny_imagenet(folder: Path) -> Dataset:
         annotated = [line.split("\t")[:2] for line in (folder / "val" / "val_annotations.txt").read_text().splitlines()]
         label = {wnid: number for number, wnid in enumerate(ids)}
         train = [(file, label[wnid]) for wnid in ids for file in sorted((folder / "train" / wnid).glob("images/*"))]
-        test = [(folder / "val" / "images" / file, label[wnid]) for file, wnid in annotated]
+        test = [(folder / "val" / "images" / Path(file).name, label[wnid]) for file, wnid in annotated]
         names = tuple(words[wnid].partition(",")[0] for wnid in ids)
     except (OSError, ValueError, KeyError) as error:
         raise ScenarioError(f"{folder} is not Tiny ImageNet: {error}", key="data.name") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from sfl_sim.data.dataset import MAX_BYTE, Dataset, measured, numbered, with_tar
 from sfl_sim.data.folders import plain, stacked
 from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.goals import NO_LABEL
+from sfl_sim.json_text import parsed_json
 
 KEY = "data.factory"
 FORMS = (
@@ -82,7 +82,10 @@ def read_indices(file: str, key: str) -> list[Any]:
         if path.suffix == ".npz":
             with path.open("rb") as content, np.load(content) as arrays:
                 return [arrays[name] for name in arrays.files]
-        found = json.loads(path.read_text())
+        found = parsed_json(path.read_text(), path, key=key)
+    except ScenarioError as error:
+        error.found = error.found or file
+        raise
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged archive
         raise ScenarioError(f"cannot be read: {in_short(error)}", key=key, found=file) from error
     if not isinstance(found, list):

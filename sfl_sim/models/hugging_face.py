@@ -7,7 +7,6 @@ embedding and head are one matrix, they are two here, since a cut parts them.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from sfl_sim.errors import ScenarioError, in_short
+from sfl_sim.json_text import parsed_json
 from sfl_sim.models.language import Positioned
 from sfl_sim.models.layers import Shape, check_fits, named
 
@@ -65,11 +65,13 @@ class HuggingFace:
         try:
             if not (self.config.stat().st_size and self.config.is_file()):
                 raise OSError("is no regular file, or empty")  # a pipe would block, as the kernel's log does
-            sizes = json.loads(self.config.read_text(encoding="utf-8"))
+            sizes = parsed_json(self.config.read_text(encoding="utf-8"), self.config, key=KEY)
             kind = sizes.get("model_type")
         except FileNotFoundError as error:
             raise ScenarioError("does not exist", key=KEY, found=str(self.config)) from error
-        except (OSError, ValueError, AttributeError, RecursionError) as error:
+        except ScenarioError:
+            raise
+        except (OSError, ValueError, AttributeError) as error:
             raise ScenarioError(f"cannot be read: {in_short(error)}", key=KEY, found=str(self.config)) from error
         if kind not in FAMILIES:
             raise ScenarioError("is no such model", key=KEY, found=kind, allowed=FAMILIES)

@@ -25,6 +25,7 @@ from sfl_sim.report.frames import merge, titles
 from sfl_sim.report.load import IN_MEMORY, SUMMARY_NUMBERS, load_unchanged
 from sfl_sim.report.pages.servers import graph_of
 from sfl_sim.report.results import TO_TARGET, results_table
+from sfl_sim.store.files import as_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,7 +106,7 @@ def _write_graphs(frames: Frames, folder: Path, formats: Sequence[str]) -> None:
     """Write the network of every variant, first seed, into `folder`, in every format."""
     for variant in frames.variants:
         graph = graph_of(frames, variant)
-        name = "network_" + re.sub(r"[^\w.=-]+", "_", variant.name)
+        name = "network_" + as_file_name(variant.name)
         if "graphml" in formats:
             nx.write_graphml(graph, folder / f"{name}.graphml")
         if "json" in formats:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.json_text import parsed_json
 
 MAX_SCENARIO_BYTES = 1_000_000
 MAX_TABLE_BYTES = 20_000_000
-MAX_LEVELS, MAX_DIGITS = 500, 300
-"""Of JSON: maximum of lists and mappings within one another, and of the digits of a whole number, which is finite."""
-_NUMBERS = "finite ones, as a computer has them"
 _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = (_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios")  # in a wheel, in a checkout
 
@@ -54,54 +49,7 @@ def read_text(path: Path, max_bytes: int, key: str | None = None) -> str:
 
 def read_json(path: Path, max_bytes: int, key: str | None = None) -> Any:
     """Read a JSON file. Raises ScenarioError, with the line, as `read_text` and `parsed_json` do."""
-    text = read_text(path, max_bytes, key)
-    try:
-        return parsed_json(text)
-    except ScenarioError as error:
-        error.key, error.file = key, str(path)
-        raise
-
-
-def parsed_json(text: str) -> Any:
-    """Return the value of a JSON text. Raises ScenarioError, with the line, if it is not JSON, or not in bounds."""
-    try:
-        return json.loads(text, parse_float=_float, parse_int=_int)
-    except json.JSONDecodeError as error:
-        raise ScenarioError(f"is not JSON: {error.msg}", line=error.lineno) from None
-    except _OutOfBounds as error:
-        line = 1 + text.count("\n", 0, text.index(error.args[0]))
-        raise ScenarioError("holds a number out of range", found=error.args[0], allowed=_NUMBERS, line=line) from None
-    except RecursionError:
-        raise ScenarioError(
-            "holds too many lists and mappings within one another", allowed=f"up to {MAX_LEVELS}", line=_too_deep(text)
-        ) from None
-
-
-class _OutOfBounds(Exception):
-    pass
-
-
-def _float(digits: str) -> float:
-    if not math.isfinite(number := float(digits)):
-        raise _OutOfBounds(digits)
-    return number
-
-
-def _int(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
-        raise _OutOfBounds(digits)
-    return int(digits)
-
-
-def _too_deep(text: str) -> int:
-    """Return the line with more than `MAX_LEVELS` lists and mappings within one another."""
-    level, line = 0, 1
-    for token in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{\]}\n]', text):
-        level += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
-        line += token[0].count("\n")
-        if level > MAX_LEVELS:
-            break
-    return line
+    return parsed_json(read_text(path, max_bytes, key), path, key=key)
 
 
 def scenario_file(name: str | Path) -> Path:

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,11 @@ SUMS = "SHA256SUMS"
 """Name of the file that `seal` writes."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 """Errors that affect every file of the run, such as a full disk."""
+
+
+def as_file_name(text: str) -> str:
+    """Make a text, such as a variant's name, the name of a file or folder, which cannot lead to another folder."""
+    return re.sub(r"[^\w=.,-]+", "_", text).lstrip(".") or "_"
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -20,6 +19,7 @@ from sfl_sim.report.comparison import settings_texts
 from sfl_sim.report.load import flat, load_unchanged
 from sfl_sim.runs.news import Ended, News, Notify, Reused, Warned
 from sfl_sim.scenario.load import Study, training
+from sfl_sim.store.files import as_file_name
 
 Log = Callable[[str, int, Mapping[str, float]], None]
 """Takes a trial's name (its variant and seed), the number of a round, and the round's numbers by column."""
@@ -52,7 +52,7 @@ def tensorboard(folder: str, study: LoggedStudy) -> Iterator[Log]:
 
     def log(name: str, round: int, numbers: Mapping[str, float]) -> None:
         if name not in writers:
-            writers[name] = SummaryWriter(str(Path(folder) / re.sub(r"[^\w=.,-]+", "_", name)))
+            writers[name] = SummaryWriter(str(Path(folder, as_file_name(name))))
         for key, number in numbers.items():
             writers[name].add_scalar(key, number, round)
         writers[name].flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import warnings
 from collections import defaultdict
@@ -15,8 +14,9 @@ import pandas as pd
 
 from sfl_sim.errors import ScenarioError, in_one_line
 from sfl_sim.features.devices.fit import REFERENCE_MACS
+from sfl_sim.json_text import parsed_json
 from sfl_sim.store.files import write_file
-from sfl_sim.system.profiles import FloatArray
+from sfl_sim.system.profiles import MAX_ROWS, FloatArray
 
 KEY = "convert"
 MADE = "by sfl-sim devices convert"
@@ -33,8 +33,8 @@ FCC_COLUMNS = (
 DAY_S = 86400.0
 
 
-UNREADABLE = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, TypeError, UserWarning, ValueError,
-              pickle.UnpicklingError)  # fmt: skip
+UNREADABLE = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, RecursionError, TypeError, UserWarning,
+              ValueError, pickle.UnpicklingError)  # fmt: skip
 """What reading raises of a file of another form."""
 
 
@@ -65,6 +65,8 @@ def convert(form: str, files: Sequence[Path], out: Path) -> list[ConvertedTable]
     if not found:
         raise ScenarioError(f"nothing of the form {form} in it", key=KEY, file=str(files[0]))
     names = [each.name for each in found]
+    if outside := next((name for name in names if Path(name).name != name or "\\" in name), None):
+        raise ScenarioError("cannot name a file", key=KEY, file=str(files[0]), found=outside, allowed="no slashes")
     if doubled := next((name for name in names if names.count(name) > 1), None):
         raise ScenarioError("two files would give a table of this name", key=KEY, found=doubled)
     if {(out / f"{name}.csv").resolve() for name in names} & {file.resolve() for file in files}:
@@ -121,6 +123,8 @@ def read_mahimahi(up: Path, down: Path) -> Iterator[ConvertedTable]:
     """Read Mahimahi's lists of ms at which a packet of 1504 bytes may pass; the shorter list gives the period."""
     lists_s = [_numbers(path)[:, 0] / 1000 for path in (up, down)]
     period_s = min(times_s[-1] for times_s in lists_s)
+    if not 0 < period_s <= MAX_ROWS * MAHIMAHI_BIN_S:
+        raise ValueError(f"lasts {period_s:g} s, and a trace has up to {MAX_ROWS} rows of {MAHIMAHI_BIN_S:g} s")
     edges_s = np.append(np.arange(0, period_s, MAHIMAHI_BIN_S), period_s)
     lasts_s = np.diff(edges_s)
     ups, downs = (8 * MAHIMAHI_BYTES * np.histogram(times_s, edges_s)[0] / lasts_s for times_s in lists_s)
@@ -173,7 +177,7 @@ def read_mobiperf(*files: Path) -> Iterator[ConvertedTable]:
     for file in files:
         for test in _json(file):
             results = test.get("tcp_speed_results", (test.get("values") or {}).get("tcp_speed_results"))
-            kbps = json.loads(results) if isinstance(results, str) else results
+            kbps = parsed_json(results, file) if isinstance(results, str) else results
             if kbps:
                 goes_up = str((test.get("parameters") or {}).get("dir_up", "")).lower() == "true"
                 rates_bps[goes_up].append(1000 * float(np.mean([float(each) for each in kbps])))
@@ -184,10 +188,14 @@ def read_mobiperf(*files: Path) -> Iterator[ConvertedTable]:
 
 def _json(file: Path) -> list[dict[str, Any]]:
     text = file.read_text(encoding="utf-8")
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     try:
-        found = json.loads(text)
-    except ValueError:  # one object a line
-        found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        found = parsed_json(text, file)
+    except ScenarioError as error:
+        if len(lines) == 1 or not lines[0][1].rstrip().endswith("}"):
+            raise
+        error.line = None
+        found = [parsed_json(line, file, number) for number, line in lines]  # one object a line
     return found if isinstance(found, list) else list(found.values()) if "type" not in found else [found]
 
 
@@ -242,7 +250,7 @@ def read_flash(file: Path) -> Iterator[ConvertedTable]:
     Seconds count from the midnight before its first message, and its period is whole days.
     """
     rows: list[tuple[Any, float, float, float]] = []
-    for client, record in json.loads(file.read_text(encoding="utf-8")).items():
+    for client, record in parsed_json(file.read_text(encoding="utf-8"), file).items():
         messages = [line.split("\t")[:2] for line in record["messages"].splitlines() if "\t" in line]
         if not messages:
             continue

@@ -157,7 +157,7 @@ def test_a_scenario_takes_what_was_converted(tmp_path: Path) -> None:
         ("mahimahi", "", "cannot be read as mahimahi"),
         ("fcc", "unit_id,x\n1,2\n", "cannot be read as fcc: 'bytes_sec'"),
         ("ucc_5g", "Timestamp\n3\n", "cannot be read as ucc_5g"),
-        ("mobiperf", "{", "cannot be read as mobiperf"),
+        ("mobiperf", "{", "1: is not JSON"),
         ("mobiperf", "[]", "nothing of the form mobiperf in it"),
         ("fedscale_capacity", "no pickle", "cannot be read as fedscale_capacity"),
         ("fedscale_behaviour", pickle.dumps([1]), "holds no mapping of clients"),
@@ -168,6 +168,42 @@ def test_what_is_no_such_file_is_one_line(tmp_path: Path, form: str, content: st
     with pytest.raises(ScenarioError, match=problem):
         made(form, tmp_path, file=content)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("unit", ["1/../../../outside", "../outside", "..\\\\outside", "/outside"])
+def test_a_name_in_a_table_leads_nowhere_else(tmp_path: Path, unit: str) -> None:
+    (tmp_path / "out" / "unit_1").mkdir(parents=True)
+    table = "unit_id,dtime,bytes_sec\n" + "".join(f"{unit},2,{rate}\n" for rate in (1, 2, 3))
+    with pytest.raises(ScenarioError) as refused:
+        made("fcc", tmp_path, t__csv=table)
+    assert (refused.value.key, refused.value.found) == ("convert", f"unit_{unit}")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["out", "t.csv", "unit_1"]
+
+
+@pytest.mark.parametrize("form", ["mobiperf", "flash"])
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [("[" * 50_000, 2), ("\n".join("[" * 50_000), 501), ("9" * 5000, 2), ("[\n1e999]", 3), ("[\nnothing]", 3)],
+    ids=["deep", "deep over lines", "long", "large", "wrong"],
+)  # fmt: skip
+def test_json_that_no_computer_takes_is_told_with_file_and_line(
+    tmp_path: Path, form: str, value: str, line: int
+) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        made(form, tmp_path, t__json=f'{{"a":\n{value}\n}}')
+    assert (refused.value.file, refused.value.line) == (str(tmp_path / "t.json"), line)
+    assert not (tmp_path / "out").exists()
+
+
+def test_of_one_object_a_line_the_wrong_line_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        made("mobiperf", tmp_path, t__json='{"type": 1}\n\n{"type": 1e999}\n')
+    assert refused.value.line == 3
+
+
+def test_a_trace_of_a_million_years_is_refused_before_memory_ends(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="lasts"):
+        made("mahimahi", tmp_path, lte__up="1\n1e18\n", lte__down="1\n1e18\n")
 
 
 def test_the_command_names_the_key_that_takes_what_it_wrote(
