@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from sfl_sim.console import Device, Runs, ScenarioFile, SetOption, Terminal, read_study, say, writable
+from sfl_sim.console import Device, Runs, SetOption, Terminal, read_study, say, writable
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.installed import is_of_library
 
@@ -157,7 +157,9 @@ def _page_of(runs: list[Path], name: str) -> Path:
 
 
 def check(
-    scenario: ScenarioFile,
+    scenario: Annotated[
+        str, typer.Argument(help="A YAML file, the name of a shipped scenario, or the folder of a run.")
+    ],
     overrides: SetOption = [],
     no_data: Annotated[
         bool, typer.Option("--no-data", help="Check keys, values and names alone, in less than a second.")
@@ -165,11 +167,24 @@ def check(
     partition: Annotated[
         Path | None, typer.Option(metavar="PAGE", help="Also show which training samples each client holds, on a page.")
     ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Of a run: also walk its timeline again, which takes longer (law 12).")
+    ] = False,
 ) -> None:
-    """Check a scenario, its data and its profiles without running it.
+    """Check a scenario, its data and its profiles without running it; or a run, whether it keeps the laws.
+
+    Of a run, a line for each law of docs/laws.md; exit code 1 if one is broken.
 
     Example: sfl-sim check mine.yaml --partition who.html
     """
+    if os.path.isdir(scenario):
+        given = {"--set": overrides, "--no-data": no_data, "--partition": partition}
+        if refused := [option for option, value in given.items() if value]:
+            raise ScenarioError("is for scenarios, and this is a folder", key=refused[0], found=scenario)
+        _hold_against_laws(Path(scenario), again)
+        return
+    if again:
+        raise ScenarioError("is for the folder of a run", key="--again", found=scenario)
     study = read_study(scenario, overrides)
     if partition:
         _show_partition(study, writable(partition, key="--partition"))
@@ -185,6 +200,31 @@ def check(
     names = dict.fromkeys(variant.name for variant in study.variants)
     checked = "keys, values and names are fine" if no_data else "fine"
     say(f"{scenario}: {checked} ({len(study.variants)} runs: {'; '.join(names)})")
+
+
+def _hold_against_laws(run: Path, again: bool) -> None:
+    """Print a line for each law. Raises SystemExit(1) if the run breaks one."""
+    from sfl_sim.report.display import plural
+    from sfl_sim.store import changed_files
+    from sfl_sim.studies.laws import Breach, held_against, trials_of
+
+    if names := changed_files(run):
+        say(f"warning: {', '.join(names)} is not what the run has written", err=True)
+    trials, n_broken = trials_of(run), 0
+    for law, findings in held_against(trials, again):
+        verdict, more = "holds", ""
+        for trial, finding in findings:
+            if isinstance(finding, Breach):
+                verdict, more = "breaks", f" {finding.file} row {finding.row}: {finding.why}"
+                n_broken += 1
+                break
+            if finding and not more:
+                name = f"{trial.summary['name']}, seed {trial.summary['seed']}"
+                verdict, more = "cannot all be told", f" Not: {finding.why} ({name})"
+        say(f"{law.number:2} {verdict}: {law.statement}{more}")
+    if n_broken:
+        say(f"sfl-sim: {run} breaks {plural(n_broken, 'law')}", err=True)
+        raise SystemExit(1)
 
 
 def _show_partition(study: Study, page: Path) -> None:
