@@ -251,13 +251,24 @@ def _who_was_lost(trial: StoredTrial) -> pd.DataFrame:
 
 
 def _reach_s(trial: StoredTrial, rows: pd.DataFrame) -> Floats:
-    """Give the latency that each message may have at most."""
-    latency_s = trial.clients["latency_s"]
+    """Give the latency (N,) that each message may have at most, whichever server or client it comes from or goes to."""
+    latency_s, topology, tier = (
+        trial.clients["latency_s"],
+        trial.fleet.topology,
+        next(iter(trial.fleet.tiers.values()), None),
+    )
+    if topology is not None:
+        servers = [str(node) for node in tier.nodes] if tier else [places.SERVER]
+        ways = [
+            (topology.latency_s(c, None, server), topology.latency_s(None, c, server))
+            for c in latency_s.index
+            for server in servers
+        ]
+        latency_s = latency_s + np.reshape(ways, (len(latency_s), -1)).max(axis=1)
+    if tier is not None and tier.reach_s is not None:
+        latency_s = latency_s + tier.reach_s.max(axis=1)
     reach_s = rows["client"].map(latency_s).to_numpy(dtype=float)
-    reach_s = reach_s + np.where(places.at(rows["node"], places.PEER), latency_s.max(), 0.0)
-    if (first := next(iter(trial.fleet.tiers.values()), None)) and first.reach_s is not None:
-        reach_s = reach_s + first.reach_s[rows["client"].to_numpy()].max(axis=1)
-    return reach_s
+    return reach_s + np.where(places.at(rows["node"], places.PEER), latency_s.max(), 0.0)
 
 
 def at_a_time(trial: StoredTrial) -> Finding:
