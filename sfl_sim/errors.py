@@ -7,7 +7,7 @@ import errno
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 USUAL_NAMES: Mapping[str, Sequence[str]] = {
@@ -27,6 +27,9 @@ USUAL_NAMES: Mapping[str, Sequence[str]] = {
     "uplink": ["uplink_bps"], "upload_rate": ["uplink_bps"], "wd": ["weight_decay"],
 }  # fmt: skip
 """Names that others use, in small letters, and what the same is called here: edit distance does not know them."""
+POINTER = b"version https://git-lfs"
+"""How a file of Git LFS begins that stands for another one."""
+IS_POINTER = "is a pointer of Git LFS and not the file itself, which `git lfs pull` fetches"
 MAX_FOUND = 200
 """Number of characters of a value, or of a name, that an error shows."""
 
@@ -94,6 +97,14 @@ def _shortened(text: str) -> str:
 def in_short(error: BaseException) -> str:
     """Return the type and the message of an error that is no user's mistake, in one short line."""
     return f"{type(error).__name__}: {_shortened(in_one_line(' '.join(str(error).split())))}"
+
+
+def unreadable(file: str | Path, error: BaseException) -> str:
+    """Return why a file cannot be read, of which reading has ended in `error`."""
+    with suppress(OSError), Path(file).expanduser().open("rb") as content:
+        if content.read(len(POINTER)) == POINTER:
+            return IS_POINTER
+    return f"cannot be read: {in_short(error)}"
 
 
 def own_place(error: BaseException) -> str:

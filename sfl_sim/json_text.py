@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import IS_POINTER, POINTER, ScenarioError
 
 MAX_LEVELS, MAX_DIGITS = 500, 300
 """Of JSON: maximum of lists and mappings within one another, and of the digits of a whole number, which is finite."""
@@ -25,6 +25,8 @@ def parsed_json(text: str, file: Path, first: int = 1, key: str | None = None) -
     try:
         return json.loads(text, parse_float=_float, parse_int=_int)
     except json.JSONDecodeError as reason:
+        if text.startswith(POINTER.decode()):
+            raise error(IS_POINTER) from None
         raise error(f"is not JSON: {reason.msg}", line=first + reason.lineno - 1) from None
     except _OutOfBounds as reason:
         line = first + text.count("\n", 0, text.index(reason.args[0]))

@@ -14,7 +14,7 @@ from sfl_sim.data.cache import cached, walk
 from sfl_sim.data.dataset import Dataset, measured, split_off_test
 from sfl_sim.data.download import Remote, data_root, fetch_folder, own_path
 from sfl_sim.data.transforms import channels_first
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import ScenarioError, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -189,5 +189,5 @@ def _read_image(file: Path, image_size: int | None, key: str) -> Image.Image:
         with Image.open(file) as image:
             read = plain(image)
     except Exception as error:  # a broken file makes Pillow raise nearly anything
-        raise ScenarioError(f"cannot read the image {file}: {error}", key=key) from error
+        raise ScenarioError(unreadable(file, error), key=key, found=str(file)) from error
     return read.resize((image_size, image_size)) if image_size else read

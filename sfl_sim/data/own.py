@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from sfl_sim.data.dataset import MAX_BYTE, Dataset, measured, numbered, with_targets
 from sfl_sim.data.folders import plain, stacked
-from sfl_sim.errors import ScenarioError, in_short, own_place
+from sfl_sim.errors import ScenarioError, in_short, own_place, unreadable
 from sfl_sim.goals import NO_LABEL
 from sfl_sim.json_text import parsed_json
 
@@ -87,7 +87,7 @@ def read_indices(file: str, key: str) -> list[Any]:
         error.found = error.found or file
         raise
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged archive
-        raise ScenarioError(f"cannot be read: {in_short(error)}", key=key, found=file) from error
+        raise ScenarioError(unreadable(path, error), key=key, found=file) from error
     if not isinstance(found, list):
         raise ScenarioError("is not a list of lists", key=key, found=file)
     return found

@@ -14,7 +14,7 @@ from sfl_sim.data.cache import cached
 from sfl_sim.data.dataset import TEST_SHARE, XY, Dataset, drawn, joined
 from sfl_sim.data.download import data_root, own_path
 from sfl_sim.data.leaf import read_leaf
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import IS_POINTER, POINTER, ScenarioError
 from sfl_sim.rng import stream
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ def _read_play(file: Path) -> tuple[dict[str, XY], dict[str, XY]]:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"cannot be read: {error}", key="data.path", found=str(file)) from error
+    if text.startswith(POINTER.decode()):
+        raise ScenarioError(IS_POINTER, key="data.path", found=str(file))
     speeches = defaultdict(list)
     for block in re.split(r"\n\s*\n", text):
         role, _, speech = block.partition("\n")

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from sfl_sim.errors import ScenarioError, in_short
+from sfl_sim.errors import ScenarioError, in_short, unreadable
 from sfl_sim.json_text import parsed_json
 from sfl_sim.models.language import Positioned
 from sfl_sim.models.layers import Shape, check_fits, named
@@ -72,7 +72,7 @@ class HuggingFace:
         except ScenarioError:
             raise
         except (OSError, ValueError, AttributeError) as error:
-            raise ScenarioError(f"cannot be read: {in_short(error)}", key=KEY, found=str(self.config)) from error
+            raise ScenarioError(unreadable(self.config, error), key=KEY, found=str(self.config)) from error
         if kind not in FAMILIES:
             raise ScenarioError("is no such model", key=KEY, found=kind, allowed=FAMILIES)
         for name in NOT_COMPUTED:
@@ -109,6 +109,8 @@ class HuggingFace:
             model.load_state_dict(_layers_of(whole).state_dict())
         except (OSError, SafetensorError, KeyError, RuntimeError) as error:
             problem = f"has no such weights as its config.json says: {in_short(error)}"
+            if isinstance(error, SafetensorError):
+                problem = f"{file.name} {unreadable(file, error)}"
             raise ScenarioError(problem, key=KEY, found=self.path) from error
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from sfl_sim.errors import ScenarioError, in_short
+from sfl_sim.errors import ScenarioError, unreadable
 from sfl_sim.models.layers import Shape
+
+NESTING = "state_dict", "model_state_dict", "model"
+"""Names under which training programs store weights, beside what else they store."""
+MAX_TOLD = 3
+"""Number of names of weights that an error shows."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +63,15 @@ class LibraryModel:
 
     def _load(self, model: nn.Module) -> None:
         """Set the weights to those of the file; those of a last layer for other labels are left as they are drawn."""
-        stored = _read(str(self.path))
         wanted = model.state_dict()
+        stored = _unwrapped(_read(str(self.path)), wanted)
         unlike = [name for name in wanted if name not in stored or stored[name].shape != wanted[name].shape]
         head = list(wanted)[-1].rpartition(".")[0]
-        if strange := [name for name in (*unlike, *(stored.keys() - wanted.keys())) if not name.startswith(f"{head}.")]:
-            problem = f"has no weights of {self.name}: {strange[0]} is not the same"
-            raise ScenarioError(problem, key="model.path", found=self.path)
+        others = [name for name in stored if name not in wanted]
+        if any(not name.startswith(f"{head}.") for name in (*unlike, *others)):
+            problem = f"{self.path} has other weights than {self.name}"
+            seen, needed = _told(stored, others or unlike), _told(wanted, unlike or wanted)
+            raise ScenarioError(problem, key="model.path", found=seen, allowed=needed)
         model.load_state_dict({name: stored[name] for name in wanted if name not in unlike}, strict=False)
 
 
@@ -77,7 +84,27 @@ def _read(path: str) -> Mapping[str, Any]:
             return load_file(Path(path).expanduser())
         state = torch.load(Path(path).expanduser(), weights_only=True, map_location="cpu")
     except Exception as error:  # of a damaged file
-        raise ScenarioError(f"cannot be read: {in_short(error)}", key="model.path", found=path) from error
+        raise ScenarioError(unreadable(path, error), key="model.path", found=path) from error
+    while isinstance(state, Mapping) and (nested := [state[name] for name in NESTING if name in state]):
+        state = nested[0]
     if not (isinstance(state, Mapping) and all(isinstance(value, torch.Tensor) for value in state.values())):
         raise ScenarioError("holds no state dict", key="model.path", found=path)
     return state
+
+
+def _unwrapped(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the weights below the prefix that a wrapper has put before all wanted names, such as `module.`.
+
+    What has no such prefix is not the model's. If there is no such prefix, or several, all is returned.
+    """
+    name = next(iter(wanted))
+    prefixes = [other.removesuffix(name) for other in stored if other.endswith(f".{name}")]
+    if name in stored or len(prefixes) != 1:
+        return stored
+    return {other.removeprefix(prefixes[0]): value for other, value in stored.items() if other.startswith(prefixes[0])}
+
+
+def _told(weights: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Return the first of these names, with the shapes of those that are there."""
+    known = [f"{name} {'x'.join(map(str, weights[name].shape))}" for name in names if name in weights] or ["none"]
+    return ", ".join(known[:MAX_TOLD]) + (f" and {len(known) - MAX_TOLD} more" if len(known) > MAX_TOLD else "")

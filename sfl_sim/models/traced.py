@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import re
 from collections import OrderedDict
@@ -39,8 +40,33 @@ class _Noting(fx.Interpreter):
 class _Tracer(fx.Tracer):
     """Follows modules down to those of torch, and to those without modules of their own."""
 
+    def of_samples(self, module: nn.Module) -> fx.Graph:
+        """Follow a module that is called with samples alone: its other inputs have their defaults."""
+        kind = type(module)
+        first, *others = inspect.signature(module.forward).parameters.values()
+        several = first.VAR_POSITIONAL, first.VAR_KEYWORD
+        if not (others or first.kind in several) or any(
+            other.default is other.empty and other.kind not in several for other in others
+        ):
+            return self.trace(module)
+        self.traced_func_name = "forward_of_samples"
+        setattr(kind, self.traced_func_name, lambda self, samples: self.forward(samples))
+        try:
+            return self.trace(module)
+        finally:
+            delattr(kind, self.traced_func_name)
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return super().is_leaf_module(m, module_qualified_name) or not any(True for _ in m.children())
+
+
+class Stretch(fx.GraphModule):
+    """Part of a graph as a layer; one that fails says so to its caller alone, where torch.fx prints it, too."""
+
+    def recompile(self) -> fx.graph.PythonCode:
+        code = super().recompile()
+        type(self).__call__ = nn.Module.__call__  # type: ignore[method-assign]
+        return code
 
 
 def sequence_of(module: nn.Module, input_shape: Shape) -> nn.Sequential:
@@ -50,7 +76,7 @@ def sequence_of(module: nn.Module, input_shape: Shape) -> nn.Sequential:
     whole. What has no matrix of weights (activations, norms, pooling, dropout) belongs to the layer before it.
 
     Args:
-        module: takes one tensor (n, *input_shape) and gives one.
+        module: takes one tensor (n, *input_shape), besides inputs with defaults, and gives one.
         input_shape: shape of a sample.
 
     Raises:
@@ -58,7 +84,7 @@ def sequence_of(module: nn.Module, input_shape: Shape) -> nn.Sequential:
     """
     name = type(module).__name__
     try:
-        graph = _Tracer().trace(module)
+        graph = _Tracer().of_samples(module)
         traced = fx.GraphModule(module, graph)
         other = _code(fx.GraphModule(module, _in_other_mode(module)))
     except Exception as error:  # whatever a forward may do with what stands for a tensor
@@ -85,7 +111,7 @@ def _in_other_mode(module: nn.Module) -> fx.Graph:
     """Follow a module in evaluation if it trains, and the other way round; its modules are as they were afterwards."""
     modes = {inner: inner.training for inner in module.modules()}
     try:
-        return _Tracer().trace(module.train(not module.training))
+        return _Tracer().of_samples(module.train(not module.training))
     finally:
         for inner, mode in modes.items():
             inner.training = mode
@@ -208,4 +234,4 @@ def _module(traced: fx.GraphModule, nodes: Sequence[fx.Node]) -> nn.Module:
     for node in nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(copies[nodes[-1]])
-    return fx.GraphModule(traced, graph)
+    return Stretch(traced, graph)

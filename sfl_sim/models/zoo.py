@@ -19,6 +19,7 @@ from functools import lru_cache, partial
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.installed import find
@@ -148,7 +149,8 @@ def as_builder(model: object) -> Builder:
 
     Args:
         model: a factory `make(input_shape, n_labels)` or `make()` of an `nn.Module`, which is also called on torch's
-            meta device; or an `nn.Module`, whose weights are then the initial ones. Every build is a separate model. An
+            meta device (arguments with defaults keep them, unless the first is called a shape); or an `nn.Module`,
+            whose weights are then the initial ones. Every build is a separate model. An
             `nn.Sequential` is cut between its children, any other where `traced.sequence_of` finds it possible.
 
     Raises:
@@ -158,11 +160,13 @@ def as_builder(model: object) -> Builder:
     if isinstance(model, nn.Module):
 
         def build_again(input_shape: Shape, n_labels: int) -> nn.Sequential:
-            layers = _plain(copy.deepcopy(model), input_shape)
+            lazy = [buffer for buffer in model.buffers() if is_lazy(buffer)]  # of which torch makes no copies
+            alike = {id(buffer): UninitializedBuffer(device=buffer.device) for buffer in lazy}  # type: ignore[call-arg]
+            layers = _plain(copy.deepcopy(model, alike), input_shape)
             return _out_of_place(layers).to(torch.get_default_device())
 
         return build_again
-    if not callable(model) or not (_takes(model, (), 0) or _takes(model)):
+    if not callable(model) or not (_takes_data(model) or _takes(model)):
         raise ScenarioError(
             "is no model",
             key="model.factory",
@@ -172,7 +176,7 @@ def as_builder(model: object) -> Builder:
 
     def build(input_shape: Shape, n_labels: int) -> nn.Sequential:
         try:
-            layers = model(input_shape, n_labels) if _takes(model, input_shape, n_labels) else model()
+            layers = model(input_shape, n_labels) if _takes_data(model) else model()
         except ScenarioError:
             raise
         except (Exception, SystemExit) as error:
@@ -192,6 +196,14 @@ def _out_of_place(model: nn.Sequential) -> nn.Sequential:
     return model
 
 
+def _takes_data(factory: Callable[..., object]) -> bool:
+    """Return True if a factory is to be called with the shape of a sample and the number of labels."""
+    if not _takes(factory, (), 0):
+        return False
+    first = next(iter(inspect.signature(factory).parameters.values()))
+    return first.default is first.empty or "shape" in first.name
+
+
 def _takes(function: Callable[..., object], *arguments: object) -> bool:
     try:
         inspect.signature(function).bind(*arguments)
@@ -208,10 +220,34 @@ def _plain(model: object, input_shape: Shape) -> nn.Sequential:
     """
     if not isinstance(model, nn.Module):
         raise ScenarioError("is no nn.Module", key="model.factory", found=type(model).__name__)
+    _fill_lazy(model, input_shape)
     is_sequence = isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
     layers = model if is_sequence else sequence_of(model, input_shape)
     _check_weights(layers)
     return nn.Sequential(OrderedDict(layers._modules))  # type: ignore[arg-type]
+
+
+def _fill_lazy(model: nn.Module, input_shape: Shape) -> None:
+    """Give weights to layers that learn their shapes from their first input.
+
+    Raises ScenarioError if the model cannot take samples of this shape.
+    """
+    lazy = [weight for weight in (*model.parameters(), *model.buffers()) if is_lazy(weight)]
+    if not lazy:
+        return
+    kinds = (torch.float32, torch.int64) if len(input_shape) == 1 else (torch.float32,)
+    training = model.training
+    for kind in kinds:
+        try:
+            with torch.no_grad():
+                model.eval()(torch.zeros(2, *input_shape, dtype=kind, device=lazy[0].device))
+        except Exception as error:  # whatever layers do with such samples
+            problem = f"cannot take samples of shape {'x'.join(map(str, input_shape))}: {in_one_line(error)}"
+            failure = ScenarioError(problem, key="model.factory", found=type(model).__name__)
+        else:
+            model.train(training)
+            return
+    raise failure
 
 
 def _check_weights(model: nn.Module) -> None:
@@ -226,6 +262,10 @@ def _check_weights(model: nn.Module) -> None:
     if any(weight.is_complex() for weight in weights):
         raise ScenarioError("has complex weights; make them pairs of real ones", key="model.factory")
     for module in modules:
+        if isinstance(module, nn.SyncBatchNorm):
+            problem = "averages over the processes of one training, and clients are apart"
+            allowed = "BatchNorm1d, BatchNorm2d, BatchNorm3d"
+            raise ScenarioError(problem, key="model.factory", found="SyncBatchNorm", allowed=allowed)
         if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
             problem = "has batch norm without a momentum, which would have to count batches; replicas do not"
             raise ScenarioError(problem, key="model.factory", found=None, allowed="a momentum, such as 0.1")

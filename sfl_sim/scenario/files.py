@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import IS_POINTER, POINTER, ScenarioError
 from sfl_sim.json_text import parsed_json
 
 MAX_SCENARIO_BYTES = 1_000_000
@@ -37,6 +37,8 @@ def read_text(path: Path, max_bytes: int, key: str | None = None) -> str:
         raise error(f"cannot be read: {getattr(reason, 'strerror', reason)}") from None
     if len(raw) > max_bytes:
         raise error("is too large", found=f"{os.path.getsize(path)} bytes", allowed=f"at most {max_bytes}")
+    if raw.startswith(POINTER):
+        raise error(IS_POINTER)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as reason:

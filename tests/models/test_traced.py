@@ -137,6 +137,86 @@ def test_classifiers_of_torchvision_give_the_same(name):
     assert {id(weight) for weight in layers.parameters()} == {id(weight) for weight in module.parameters()}
 
 
+class Optional(nn.Module):
+    """Two linear layers, whose forward each kind gives other inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+
+class Masked(Optional):
+    def forward(self, x, mask=None):
+        return self.b(self.a(x) if mask is None else self.a(x) * mask)
+
+
+class Scaled(Optional):
+    def forward(self, x, *, scale=2.0):
+        return self.b(self.a(x) * scale)
+
+
+class Flagged(Optional):
+    def forward(self, x, features=False, **options):
+        x = self.a(x).relu()
+        return (self.b(x), x) if features else self.b(x)
+
+
+class TwoInputs(Optional):
+    def forward(self, x, y, scale=1.0):
+        return self.b(self.a(x) + y) * scale
+
+
+class Starred(Optional):
+    def forward(self, *inputs):
+        return self.b(self.a(torch.cat(inputs, 1)).relu())
+
+
+@pytest.mark.parametrize("kind", [Masked, Scaled, Flagged, Starred])
+def test_inputs_that_need_not_be_given_keep_their_defaults(kind):
+    layers = equal_at_every_cut(kind(), (4,))
+    assert list(layers._modules) == ["a", "b"]
+    assert not hasattr(kind, "forward_of_samples")
+
+
+class Viewing(nn.Module):
+    """A view, which wants images channels first, behind a convolution with batch norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.out = nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Linear(32, 3)
+
+    def forward(self, x):
+        return self.out(self.norm(self.conv(x)).relu().view(x.size(0), -1))
+
+
+def test_layouts_that_are_tried_print_nothing(capfd):
+    net = network(Viewing(), (1, 4, 4), 3)
+    assert not net.channels_last
+    assert capfd.readouterr() == ("", "")
+
+
+class Lazy(nn.Module):
+    """Layers that learn their shapes from samples, with a skip connection."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.out = nn.LazyConv2d(8, 3, padding=1), nn.LazyBatchNorm2d(), nn.LazyLinear(3)
+
+    def forward(self, x):
+        x = self.conv(x)
+        return self.out((x + self.norm(x)).flatten(1))
+
+
+@pytest.mark.parametrize("model", [Lazy, Lazy(), nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.LazyLinear(3))])
+def test_lazy_layers_have_the_shapes_of_the_samples(model):
+    net = network(model, (1, 4, 4), 3)
+    assert [layer.parameters for layer in net.layers] in ([8 * 9 + 8 + 16, 8 * 16 * 3 + 3], [0, 16 * 8 + 8, 8 * 3 + 3])
+    first, second = (
+        [part.weights.flat for part in net.split(1, seed=seed, device=torch.device("cpu"))] for seed in (0, 1)
+    )
+    assert not torch.equal(torch.cat(first), torch.cat(second))
+
+
 @pytest.mark.parametrize(
     ("module", "problem"),
     [
@@ -149,6 +229,7 @@ def test_classifiers_of_torchvision_give_the_same(name):
             "rrelu with training",
         ),
         (forward_of(lambda self, x: self.b(self.a(x[:, :2]))), "samples of shape 4: "),
+        (TwoInputs(), "takes 3 inputs"),
     ],
 )
 def test_what_cannot_be_a_sequence_is_one_line(module, problem):
@@ -172,10 +253,25 @@ def test_a_plain_module_is_a_network_and_is_left_as_it_was():
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
 
 
-def test_a_model_of_a_library_takes_weights_of_a_file(tmp_path):
+FORMS = {
+    "plain": lambda weights: weights,
+    "DataParallel": lambda weights: {f"module.{name}": tensor for name, tensor in weights.items()},
+    "compiled": lambda weights: {f"module._orig_mod.{name}": tensor for name, tensor in weights.items()},
+    "averaged": lambda weights: FORMS["DataParallel"](weights) | {"n_averaged": torch.tensor(3)},
+    "a checkpoint": lambda weights: {"model_state_dict": weights, "loss": 0.5},
+    "within two": lambda weights: {"model": {"state_dict": weights}, "epoch": 3},
+    "Lightning": lambda weights: {
+        "state_dict": {f"net.{name}": tensor for name, tensor in weights.items()} | {"loss.weight": torch.ones(7)},
+        "hyper_parameters": {},
+    },
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_model_of_a_library_takes_weights_of_a_file(form, tmp_path):
     torch.manual_seed(1)
     stored = models.squeezenet1_1(num_classes=7).state_dict()
-    torch.save(stored, tmp_path / "weights.pth")
+    torch.save(FORMS[form](stored), tmp_path / "weights.pth")
     made = LibraryModel("torchvision:squeezenet1_1", str(tmp_path / "weights.pth"))((3, 64, 64), 3)
     found = made.state_dict()
     assert torch.equal(found["features.0.weight"], stored["features.0.weight"])
@@ -186,15 +282,22 @@ def test_a_model_of_a_library_takes_weights_of_a_file(tmp_path):
     ("name", "content", "problem"),
     [
         ("torchvision:resnet19", None, "model.name: .*did you mean 'resnet1"),
-        ("torchvision:resnet18", {"x": torch.ones(1)}, "model.path: .*: conv1.weight"),
+        ("torchvision:resnet18", {"x": torch.ones(1)}, "found 'x 1'; allowed: conv1.weight 64x3x7x7, bn1.weight 64,"),
+        ("torchvision:resnet18", {"a.conv1.weight": torch.ones(1), "b.conv1.weight": torch.ones(1)}, "found 'a.conv1"),
+        ("torchvision:resnet18", {"state_dict": {}}, "found 'none'; allowed: conv1.weight 64x3x7x7"),
         ("torchvision:resnet18", [1], "model.path: .*no state dict"),
         ("torchvision:resnet18", "text", "model.path: cannot be read"),
+        (
+            "torchvision:resnet18",
+            "version https://git-lfs.github.com/spec/v1\noid",
+            "model.path: is a pointer of Git LFS",
+        ),
     ],
 )
 def test_a_model_of_a_library_that_cannot_be_made_is_one_line(name, content, problem, tmp_path):
     path = tmp_path / "weights.pth"
-    if content == "text":
-        path.write_text("no weights")
+    if isinstance(content, str):
+        path.write_text(content)
     elif content is not None:
         torch.save(content, path)
     with pytest.raises(ScenarioError, match=problem):

@@ -398,6 +398,7 @@ LINEAR = nn.Linear(4, 4)
         (odd("tied"), None, "the same weights"),
         (odd("complex"), None, "complex weights"),
         (nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2, momentum=None)), None, "without a momentum"),
+        (nn.Sequential(nn.Conv2d(1, 2, 1), nn.SyncBatchNorm(2), nn.Flatten()), "SyncBatchNorm", "processes"),
         (nn.Sequential(nn.Linear(4, 4)), (1, 1, 4), "for each label"),
         (frozen, None, "all are frozen"),
         (lambda shape, n_labels: nn.Sequential(), None, "no weights"),
@@ -412,6 +413,27 @@ def test_what_cannot_be_trained_in_parts_is_refused_in_one_line(model, found, wo
         network(model, (1, 1, 4), 3)
     assert refused.value.key == ("model" if "tuple" in word else "model.factory")
     assert found is None or refused.value.found == found
+
+
+class WithDefaults(nn.Module):
+    """A class whose arguments have defaults: widths, and not what the data are."""
+
+    def __init__(self, n_in=4, n_out=3):
+        super().__init__()
+        self.a, self.b = nn.Linear(n_in, 8), nn.Linear(8, n_out)
+
+    def forward(self, x):
+        return self.b(self.a(x).relu())
+
+
+def with_default_shape(input_shape=(4,), n_labels=3):
+    return WithDefaults(*input_shape, n_labels)
+
+
+@pytest.mark.parametrize(("factory", "n_labels"), [(WithDefaults, 3), (with_default_shape, 5)])
+def test_arguments_with_defaults_keep_them_unless_they_are_the_shape(factory, n_labels):
+    net = network(factory, (4,), n_labels, tokens=False)
+    assert [layer.parameters for layer in net.layers] == [4 * 8 + 8, 8 * n_labels + n_labels]
 
 
 def test_a_factory_may_read_the_numbers_of_its_weights():
