@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from multiprocessing.managers import SyncManager
@@ -33,6 +33,7 @@ from joblib import cpu_count  # type: ignore[import-untyped]
 
 from sfl_sim.build.code_version import code_version
 from sfl_sim.errors import ScenarioError
+from sfl_sim.runs.interrupts import shielded, uninterrupted
 from sfl_sim.runs.news import Failed, News, Notify, brief
 from sfl_sim.runs.trial import Settings, attempt, failure_of
 from sfl_sim.scenario.load import Variant
@@ -46,6 +47,8 @@ BACKENDS = ("local", "ray")
 WORTH_S = 10.0
 """Seconds of work from which on other processes pay: each imports torch and reads the data for itself."""
 KILLED = "its process was killed, perhaps because memory ran out"
+GONE = (EOFError, ConnectionError)
+"""What is raised where the process that holds the news has gone."""
 
 
 def check_backend(settings: Settings) -> None:
@@ -138,8 +141,10 @@ def _side_by_side(
     workers = {new_worker() for _ in range(min(jobs, len(waiting)))}
     running: dict[Future[None], tuple[int, ProcessPoolExecutor]] = {}
     manager = SyncManager(ctx=context)
-    manager.start(end_with_parent_alone)
-    with manager:
+    with ExitStack() as ends:
+        with _answering(), shielded():  # the parent needs it still when the whole group is killed
+            manager.start(end_with_parent)
+            ends.enter_context(manager)
         news: queue.Queue[bytes] = manager.Queue()
         stop = manager.Event()
 
@@ -149,15 +154,18 @@ def _side_by_side(
                 return
             number = waiting.pop(0)
             task = number, variants[number], folder.trial_folder(number), settings, given, news, stop
-            running[worker.submit(_apart, *task)] = number, worker
+            with uninterrupted():  # or else nobody would know of a process that has just begun
+                running[worker.submit(_apart, *task)] = number, worker
 
         try:
             for worker in workers:
                 begin(worker)
             while running:
                 done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
-                while not news.empty():
-                    notify(pickle.loads(news.get()))
+                with _answering():
+                    told = [news.get() for _ in range(news.qsize())]
+                for item in told:
+                    notify(pickle.loads(item))
                 for future in done:
                     number, worker = running.pop(future)
                     trial = folder.trial_folder(number)
@@ -172,11 +180,21 @@ def _side_by_side(
                         notify(Failed(number, failure))
                     begin(worker)
         except BaseException:  # of any kind: let the trials keep their whole rounds and end
-            stop.set()
+            with suppress(*GONE):
+                stop.set()
             raise
         finally:
             for worker in workers:
                 worker.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Raise RuntimeError, with a sentence, if the process that holds the news of others has gone."""
+    try:
+        yield
+    except GONE as error:
+        raise RuntimeError(f"the helper of --jobs does not answer: {KILLED}") from error
 
 
 def given_to_processes(scenarios: Iterable[Scenario]) -> Permission:
@@ -205,9 +223,12 @@ def _apart(
     stop: threading.Event,
 ) -> None:
     def notify(item: News) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        news.put(pickle.dumps(brief(item)))  # or else the manager's process would import torch
+        try:
+            if stop.is_set():
+                raise KeyboardInterrupt
+            news.put(pickle.dumps(brief(item)))  # or else the manager's process would import torch
+        except GONE:
+            raise KeyboardInterrupt from None
 
     with permitted(given):
         attempt(number, variant, trial, settings=settings, notify=notify)
@@ -222,12 +243,6 @@ def _wait_and_end() -> None:
     if parent := multiprocessing.parent_process():
         parent.join()
         os._exit(1)
-
-
-def end_with_parent_alone() -> None:
-    """Let this process end with its parent alone, and survive a `kill` of the group: the parent still needs it then."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    end_with_parent()
 
 
 def find_ray() -> ModuleType:

@@ -6,9 +6,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _pressed: list[int] = []
 """Signals that have come within `interruptible`."""
 
@@ -49,12 +51,27 @@ def uninterrupted() -> Iterator[None]:
 
 
 @contextmanager
+def shielded() -> Iterator[None]:
+    """Delay them as `uninterrupted` does, and let processes that begin within the block never get any."""
+    with uninterrupted():
+        if not hasattr(signal, "pthread_sigmask"):  # Windows
+            yield
+            return
+        resource_tracker.ensure_running()  # which would let them through when it begins
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def _handled(change: Callable[[Any], Any]) -> Iterator[None]:
     """Change how Ctrl-C and `kill` are handled for the block; threads other than the main one get no signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         for number, handler in before.items():
             signal.signal(number, change(handler))

@@ -21,6 +21,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.breakdown import by_client, traffic
 from sfl_sim.models.network import Network
 from sfl_sim.runs.backends import end_with_parent, given_to_processes
+from sfl_sim.runs.interrupts import uninterrupted
 from sfl_sim.scenario.concerns import NOT_LEARNED, values_except
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Study, Variant, changed, extended, training
@@ -238,7 +239,9 @@ def evaluate(points: Sequence[Point], jobs: int = 1) -> Iterator[Answer]:
     given = given_to_processes(point.variant.scenario for point in points)
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), end_with_parent) as pool:
         try:
-            for future in as_completed([pool.submit(_walk_apart, group, given) for group in groups.values()]):
+            with uninterrupted():  # or else nobody would know of a process that has just begun
+                futures = [pool.submit(_walk_apart, group, given) for group in groups.values()]
+            for future in as_completed(futures):
                 yield from future.result()
         except BaseException:
             pool.shutdown(cancel_futures=True)

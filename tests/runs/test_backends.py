@@ -7,10 +7,12 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
+import psutil
 import pytest
 import torch
 from small_study import TIMING, Log, poisoned_study, run, study, summaries
@@ -217,6 +219,48 @@ def test_ctrl_c_stops_everything_and_keeps_whole_rounds(tmp_path):
     folder, _ = run(two, tmp_path / "run", TIMING, Log(two, press))
     assert rounds(folder) == {"lr=0.1": 3, "lr=0.2": 1}
     assert read_manifest(folder)["status"] == "interrupted"
+
+
+def helpers():
+    """Processes that this one has begun, but the tracker of multiprocessing, which stays."""
+    begun = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in begun if "resource_tracker" not in " ".join(child.cmdline())]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("nth", [1, 2, 3], ids=["the holder of news", "the first worker", "the second worker"])
+def test_an_interrupt_while_a_process_begins_leaves_none_behind(tmp_path, monkeypatch, nth, number):
+    begins, begun, before = SpawnProcess.start, [], signal.getsignal(signal.SIGTERM)
+
+    def start(process):
+        begins(process)
+        begun.append(process)
+        if len(begun) == nth:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(SpawnProcess, "start", start)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the command line does
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(study(grid={"train.lr": [0.1, 0.2]}), tmp_path / "run", replace(TIMING, jobs=2))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(begun) == nth
+    assert not helpers()
+
+
+def test_where_the_holder_of_news_is_killed_that_is_said_in_a_sentence(tmp_path):
+    first = []
+
+    def kill(news):
+        if isinstance(news, Began) and not first:
+            first.append(min(helpers(), key=lambda child: child.create_time()))
+            first[0].kill()
+
+    endless = study(grid={"train.rounds": [10**6, 2 * 10**6]})
+    with pytest.raises(RuntimeError, match=KILLED):
+        run(endless, tmp_path / "run", replace(TIMING, jobs=2), Log(endless, kill))
+    assert not helpers()
 
 
 @in_one_process
