@@ -1,10 +1,13 @@
 """Every kind of run keeps the laws of docs/laws.md, and a row that is changed by hand breaks those that it should."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from small_study import TIMING, run
 
 from sfl_sim.scenario.load import parse
-from sfl_sim.studies.laws import Breach, Untold, held_against, trials_of
+from sfl_sim.studies.laws import LAWS, Breach, Untold, held_against, trials_of
 
 FLASH = {"profile": "flash", "begins_at_h": 12}
 WORLD = {
@@ -88,3 +91,127 @@ def test_every_kind_of_run_keeps_the_laws(kind, tmp_path):
     folder, failure = run(parse(merged(WORLD, KINDS[kind])), tmp_path / "run", TIMING, lambda news: None)
     assert failure is None
     assert untold(trials_of(folder)) == UNTOLD.get(kind, set())
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    home = tmp_path_factory.mktemp("laws")
+    kinds = ["main job", "cyclic", "unreliable fleet", "shared links", "several servers"]
+    return {kind: run(parse(merged(WORLD, KINDS[kind])), home / kind, TIMING, lambda news: None)[0] for kind in kinds}
+
+
+def at(node, kind, n=4):
+    """Gives the place of the n-th operation of a kind at a node in round 2."""
+
+    def place_in(trial):
+        ops = trial.ops
+        return np.flatnonzero((ops["node"] == node) & (ops["kind"] == kind) & (ops["round"] == 2))[[n]]
+
+    return place_in
+
+
+def row(n):
+    return lambda trial: np.array([n])
+
+
+def changed(table, where, **values):
+    """Gives a trial with other values in rows of a table: functions of the rows, or numbers."""
+
+    def change(trial):
+        frame, rows = trial.tables[table].copy(), where(trial)
+        for column, value in values.items():
+            new = value(frame.iloc[rows]) if callable(value) else value
+            frame.iloc[rows, frame.columns.get_loc(column)] = new
+        return replace(trial, tables={**trial.tables, table: frame})
+
+    return change
+
+
+def without(table, where):
+    def change(trial):
+        frame = trial.tables[table]
+        return replace(trial, tables={**trial.tables, table: frame.drop(frame.index[where(trial)])})
+
+    return change
+
+
+def summed(**values):
+    return lambda trial: replace(trial, summary={**trial.summary, **values})
+
+
+def plus(column, more):
+    return lambda rows: rows[column] + more
+
+
+def times(column, factor):
+    return lambda rows: rows[column] * factor
+
+
+def middle(rows):
+    return (rows["started_s"] + rows["ended_s"]) / 2
+
+
+def swapped(trial):
+    """Two jobs of different clients in a row have each other's times."""
+    jobs = trial.at_servers[trial.at_servers["kind"] == "train"]
+    may = (jobs["client"] != jobs["client"].shift()) & (jobs["requested_s"] < jobs["started_s"].shift())
+    second = int(np.flatnonzero(may)[0])
+    pair, times_s = jobs.index[[second - 1, second]], ["started_s", "ended_s"]
+    ops = trial.ops.copy()
+    ops.loc[pair, times_s] = ops.loc[pair[::-1], times_s].to_numpy()
+    return replace(trial, tables={**trial.tables, "ops": ops})
+
+
+JOB, UP, DOWN = at("server", "train"), at("uplink", "smashed"), at("downlink", "gradients")
+FORWARD, BACKWARD = at("client", "forward"), at("client", "backward")
+CHANGES = {
+    "an average begins before it is requested": (
+        "main job", changed("ops", at("aggregator", "average", 0), started_s=plus("requested_s", -1e-6)), {1, 12}),
+    "a round begins before the last one ends": (
+        "main job", changed("rounds", row(1), started_s=plus("started_s", -1)), {1, 10}),
+    "the run ends later than its last round": ("main job", summed(simulated_s=1e6), {1}),
+    "a message is requested when nothing ends": (
+        "main job", changed("ops", UP, requested_s=plus("requested_s", -1e-6)), {2, 12}),
+    "gradients leave before they are computed": (
+        "main job", changed("ops", DOWN, requested_s=lambda rows: 0.0), {2, 12}),
+    "a device goes on while it begins something else": (
+        "main job", changed("ops", BACKWARD, ended_s=plus("ended_s", 1e-3)), {2, 3, 11, 12}),
+    "a server runs two jobs with one worker": (
+        "main job", changed("ops", JOB, ended_s=plus("ended_s", 1.0)), {2, 4, 12}),
+    "a job waits at an idle server": ("main job", changed("ops", JOB, started_s=middle), {4, 12}),
+    "two jobs change places": ("cyclic", swapped, {2, 4, 5, 12}),
+    "a job is gone": ("main job", without("ops", JOB), {2, 4, 6, 12}),
+    "a loss is gone": ("unreliable fleet", without("dropouts", row(0)), {2, 6, 8}),
+    "a server has worked more": ("several servers", changed("servers", row(0), busy_s=times("busy_s", 2)), {6}),
+    "a message has more bytes": ("main job", changed("ops", UP, bytes=times("bytes", 2)), {7, 8, 11, 12}),
+    "a round has one byte more": ("main job", changed("rounds", row(1), bytes_up=plus("bytes_up", 1)), {7}),
+    "a run has one byte more": ("main job", summed(bytes_down=1), {7}),
+    "a link is slower": ("main job", changed("clients", row(1), uplink_bps=times("uplink_bps", 0.5)), {8}),
+    "an edge carries more": ("shared links", changed("ops", UP, ended_s=middle), {2, 8, 11, 12}),
+    "a mini-batch has fewer samples": ("main job", changed("ops", FORWARD, macs=times("macs", 0.5)), {9, 12}),
+    "a client has a sample more": ("main job", changed("clients", row(1), samples=plus("samples", 1)), {9}),
+    "a part is longer": ("main job", changed("rounds", row(1), device_s=plus("device_s", 1)), {10}),
+    "an operation takes more energy": ("main job", changed("ops", BACKWARD, joule=plus("joule", 1)), {11}),
+    "a client takes more energy": ("main job", changed("clients", row(1), joule=plus("joule", 1e3)), {11}),
+    "a round takes more energy": ("main job", changed("rounds", row(1), client_joule=plus("client_joule", 1)), {11}),
+    "an operation has other work": ("main job", changed("ops", BACKWARD, macs=times("macs", 2)), {12}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_by_hand_breaks_the_laws_that_it_should(folders, change):
+    kind, by_hand, laws = CHANGES[change]
+    trial = by_hand(
+        next(trial for trial in trials_of(folders[kind]) if kind != "unreliable fleet" or len(trial.dropouts))
+    )
+    assert {law.number for law in LAWS if isinstance(law.check(trial), Breach)} == laws
+
+
+def test_every_law_is_broken_by_some_change():
+    assert set().union(*(laws for _, _, laws in CHANGES.values())) == {law.number for law in LAWS}
+
+
+def test_a_breach_names_the_row_of_the_file(folders):
+    (trial,) = trials_of(folders["main job"])
+    breach = LAWS[-1].check(changed("ops", FORWARD, macs=0.0)(trial))
+    assert (breach.file, breach.row) == ("ops.parquet", FORWARD(trial)[0])
