@@ -27,6 +27,7 @@ from sfl_sim.methods.cut_policies import CUT_POLICIES
 from sfl_sim.scenario.schema import json_schema, members
 from sfl_sim.sim.orders import OF_RUNS, ORDERS
 from sfl_sim.store.schema import FolderKind, StoredTable, tables
+from sfl_sim.studies.laws import LAWS
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -318,8 +319,13 @@ def known_table(key: str) -> str:
     return "\n".join(lines)
 
 
+def laws_table() -> str:
+    """Write the statements of the laws."""
+    return "\n".join(["| law | statement |", "|---|---|", *(f"| {law.number} | {law.statement} |" for law in LAWS)])
+
+
 PARTS = (
-    {"methods": methods_table}
+    {"methods": methods_table, "laws": laws_table}
     | {f"what {key} knows": partial(known_table, key) for key in DECIDES}
     | {f"tables of a {kind}": partial(tables_of, kind) for kind in get_args(FolderKind)}
 )

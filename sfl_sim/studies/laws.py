@@ -491,7 +491,8 @@ def links_carry(trial: StoredTrial) -> Finding:
     if trial.is_measured:
         return Untold("what a real link allowed")
     ops, overhead = trial.ops, trial.fleet.overhead
-    rows = ops[places.at(ops["node"], *places.LINKS) & (ops["ended_s"] > ops["started_s"])]
+    takes_time = trial.scenario.server.include_model_exchange | (ops["ended_s"] > ops["started_s"])
+    rows = ops[places.at(ops["node"], *places.LINKS) & takes_time]
     size, lost = rows["bytes"].to_numpy(dtype=float), _lost(trial, rows)
     if overhead is not None:
         size = size * (1 + overhead.share) + np.where((size > 0) & ~lost, overhead.message_bytes, 0)

@@ -35,6 +35,29 @@ def sets(*settings):
 SHARDS = "data.partition={kind: label_shards, shards: 1, n_shards: %d}"
 
 
+def test_a_check_of_a_run_has_a_line_for_each_law_and_fails_if_one_is_broken(scenario, capsys):
+    sfl_sim("run", scenario, "--timing-only", "--quiet", "--out", "run")
+    capsys.readouterr()
+    sfl_sim("check", "run", "--again")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [(int(number), verdict) for number, verdict, *_ in lines] == [(n, "holds:") for n in range(1, 13)]
+
+    rounds = pd.read_parquet("run/rounds.parquet")
+    rounds.loc[1, "bytes_up"] += 1
+    rounds.to_parquet("run/rounds.parquet")
+    sfl_sim("check", "run", code=1)
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines() if " breaks: " in line] == ["7"]
+    assert "rounds.parquet row 1: bytes_up" in out
+    assert "warning: rounds.parquet" in err
+
+
+@pytest.mark.parametrize("given", [["run", "--no-data"], ["tiny.yaml", "--again"]])
+def test_options_of_scenarios_and_of_runs_are_refused_for_the_other(given, scenario, tmp_path):
+    (tmp_path / "run").mkdir()
+    sfl_sim("check", *given, code=2)
+
+
 @pytest.mark.parametrize(
     ("settings", "key", "told", "cure"),
     [

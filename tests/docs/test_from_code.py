@@ -9,6 +9,7 @@ from typer.main import get_command
 from sfl_sim.cli import app
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
 from sfl_sim.store.schema import tables
+from sfl_sim.studies.laws import LAWS
 
 
 def test_every_method_leads_to_a_heading():
@@ -45,3 +46,9 @@ def test_pages_name_commands_that_exist():
         for command in [*re.findall(r"`(sfl-sim[^`]*)`", text), *lines]:
             if named := re.match(r"sfl-sim\s+([a-z]+)\s+([\w./]+)", command):
                 assert named[1] in {*commands, "live"} or " ".join(named.groups()) in commands, (page.name, command)
+
+
+def test_the_page_on_laws_has_a_heading_for_each_and_their_statements():
+    page = from_code.with_parts((from_code.DOCS / "laws.md").read_text(encoding="utf-8"))
+    assert re.findall(r"^## (\d+)\.", page, re.MULTILINE) == [str(law.number) for law in LAWS]
+    assert all(f"| {law.number} | {law.statement} |" in page for law in LAWS)
