@@ -101,7 +101,8 @@ class Network:
                 f"model {name!r} cannot take inputs of shape {'x'.join(map(str, input_shape))}: {in_one_line(error)}",
                 key="model",
             ) from error
-        self.lowest = next(i for i, layer in enumerate(self.layers) if layer.parameters) if lora else 0
+        learning = next((i for i, layer in enumerate(self.layers) if layer.parameters), len(self.layers))
+        self.lowest = learning if any(layer.frozen for layer in self.layers[:learning]) else 0
         self.layers = tuple(
             replace(layer, spared=layer.twice) if i < self.lowest else layer for i, layer in enumerate(self.layers)
         )
@@ -195,7 +196,7 @@ class Network:
 
     def frozen_bytes(self, layers: Iterable[Layer]) -> int:
         """Bytes of the frozen weights of `layers` at a client, and in the message that brings them, as float32."""
-        return 4 * sum(layer.frozen for layer in layers) if self.lora else 0
+        return 4 * sum(layer.frozen for layer in layers)
 
     def cut_at(self, cut: int | str | float, key: str = "model.cut", above: int = 0, ends: bool = False) -> int:
         """Return the number of layers before `cut`: more than `above`, and not all of them.

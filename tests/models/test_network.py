@@ -18,7 +18,7 @@ from sfl_sim.models.zoo import MODELS, network
 from sfl_sim.ops import Value
 from sfl_sim.rng import torch_seed
 from sfl_sim.training.optimisers import Sgd
-from sfl_sim.training.steps import Backward, Forward, Train
+from sfl_sim.training.steps import Backward, Forward, Train, gradient_at
 
 CPU = torch.device("cpu")
 INPUTS = {"cnn_small": (1, 8, 8), "cnn_patches": (3, 32, 32), "cnn_patches_bn": (3, 32, 32), "lenet5": (1, 28, 28),
@@ -305,3 +305,27 @@ def test_wrong_values_are_named(by, values, key, found):
     with pytest.raises(ScenarioError) as refused:
         client_cuts(SMALL, by, values, [1.0, 2.0, 3.0], RNG)
     assert (refused.value.key, refused.value.found) == (key, found)
+
+
+def frozen_until_the_head(shape, n_labels):
+    """Layers as in transfer learning: 64 x 64 frozen, then a head."""
+    body = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(64, 64), nn.ReLU()))
+    return nn.Sequential(*body.requires_grad_(requires_grad=False), nn.Linear(64, n_labels))
+
+
+def test_below_the_first_layer_that_learns_there_is_no_backward_pass_and_no_gradient():
+    net = network(frozen_until_the_head, (1, 8, 8), 10)
+    body, head = net.part(0, 2), net.part(2, 3)
+    assert [body.work(5, passes).macs for passes in (1, 2, 3)] == [5 * 64 * 64, 0, 5 * 64 * 64]
+    assert head.work(5, 3).macs == 3 * 5 * 64 * 10
+    assert gradient_at(head, Value("smashed", samples=5)).size_bytes == 0
+    assert net.frozen_bytes(net.layers) == 4 * (64 * 64 + 64)
+
+
+def test_a_frozen_layer_above_one_that_learns_takes_the_gradient_at_its_input_alone():
+    def build(shape, n_labels):
+        return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 6).requires_grad_(requires_grad=False), nn.Linear(6, 3))
+
+    net = network(build, (4,), 3, tokens=False)
+    assert [net.part(i, i + 1).work(1, 2).macs for i in range(3)] == [2 * 4 * 8, 8 * 6, 2 * 6 * 3]
+    assert gradient_at(net.part(1, 3), Value("smashed", samples=5)).size_bytes == 5 * 8 * 4
