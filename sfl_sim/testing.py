@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from math import inf
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from sfl_sim.data.batches import ClientData, Images
 from sfl_sim.data.dataset import Dataset
 from sfl_sim.data.partition import label_counts
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods import Method, MethodOptions, Task
+from sfl_sim.methods import METHODS, Method, MethodOptions, Task
 from sfl_sim.methods.wire import Wire
 from sfl_sim.metrics.busy import busy
 from sfl_sim.models.lora import Lora
@@ -438,6 +439,36 @@ def check_time(case: Case) -> None:
     _trait(runs[0].method, "follows_order", follows, "another order gives other times")
 
 
+def check_ignored(case: Case, world: World = USUAL) -> None:
+    """Expect keys that reach the method to change what is learned, unless it says that it ignores them."""
+    usual, part = [(0, 1), (1, 2)], [(1, 2), (0, 1)]
+    settings: dict[str, tuple[World, Mapping[str, Any]]] = {
+        "clients.choice": (replace(world, rounds=part), {}),
+        "train.agg_weights": (replace(world, rounds=usual), {"uniform_weights": True}),
+    }
+    before = bits(replace(world, rounds=usual).run(case).method)
+    for key, (other, changes) in settings.items():
+        ignored = bits(other.run(case, **changes).method) == before
+        said = key in case.kind.trait("ignores", case.options)
+        _expect(ignored == said, f"{key} has {'no' if ignored else 'an'} effect, but `ignores` says otherwise")
+
+
+def check_idea(case: Case, world: World = USUAL) -> None:
+    """Expect a variant of another method to learn other numbers, unless `idea_off` says why it does not."""
+    if not case.kind.like:
+        return
+    host = METHODS[case.kind.like]
+    for options, momentum in product((case.kind.Options(), case.kind.neutral), (0.9, 0.0)):
+        if options is None:
+            continue
+        shared = {key: value for key, value in options if key in host.Options.model_fields}
+        with suppress(ScenarioError):  # it may need momentum
+            method = world.run(Case(case.kind, options), momentum=momentum).method
+            alike = distance(method, world.run(Case(host, host.Options(**shared)), momentum=momentum).method) < ROUNDING
+            found = f"learns {'what' if alike else 'other numbers than'} {case.kind.like}"
+            _expect(alike == bool(method.idea_off), f"idea_off is {method.idea_off!r}, but with {options} it {found}")
+
+
 def check_second_worker(case: Case) -> None:
     """Expect a second worker at a slow server to save time, unless all clients train one model there."""
     world = World((20, 12, 8), speedup=1e-3)
@@ -657,6 +688,8 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     check_deployed,
     check_time,
     check_second_worker,
+    check_ignored,
+    check_idea,
     check_neutral,
     check_optimisers,
     check_codecs,

@@ -219,6 +219,10 @@ WRONG = [
     (claiming(SplitFedV2, depends_on_time=False), "check_time", "depends_on_time is False"),
     (claiming(SplitFedV2, forgets_lost=True), "check_lost", "forgets_lost is True"),
     (claiming(FedAvg, forgets_lost=False), "check_lost", "forgets_lost is False"),
+    (claiming(FedAvg, ignores={"clients.choice": "it says so"}), "check_ignored", r"clients\.choice has an effect"),
+    (claiming(METHODS["gas"], ignores={}), "check_ignored", r"clients\.choice has no effect"),
+    (claiming(METHODS["fedprox"], like="fedavgm"), "check_idea", "other numbers than fedavgm"),
+    (claiming(SplitFedV1, like="fedavg"), "check_idea", "learns what fedavg"),
     (claiming(METHODS["fedavgm"], only_averages=True), "check_adapters", "it aggregates otherwise"),
 ]
 

@@ -2,13 +2,14 @@
 
 A value other than its key's default, which has no effect in any variant that has it, is refused. So a grid may carry a
 key to variants in which it has no effect, if it has one in others. Which key needs which value of another one is said
-at its field (`OnlyWith`, `Unless`), and what a key needs of the method, in `NEEDS`.
+at its field (`OnlyWith`, `Unless`), and what a key needs of the method, in `NEEDS`
+or, for a single method, in its `ignores`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -23,6 +24,7 @@ from sfl_sim.methods import Method, MethodOptions
 from sfl_sim.models.zoo import is_weightless
 from sfl_sim.scenario.fields import conditional
 from sfl_sim.scenario.load import Study, Variant, value_of
+from sfl_sim.scenario.presets import client_level
 from sfl_sim.scenario.sections import MethodSection, Scenario, StationSection
 from sfl_sim.sim.orders import OF_RUNS, ORDERS
 
@@ -42,6 +44,7 @@ NEEDS: dict[str, tuple[NeedCheck, str]] = {
     **dict.fromkeys(
         ("wire.down", "privacy.gradient_noise", "privacy.nopeek"), (_gets_gradients, "no gradient comes down")
     ),
+    "model.cut": (_splits, "nothing is cut"),
     "wire.update": (lambda kind, options: kind.uploads_model, "clients upload no model"),
     "report.exits_every": (lambda kind, options: kind.has_exits, "clients have no exits"),
 }
@@ -52,9 +55,10 @@ DEFAULTS = Scenario()
 def check_effects(variants: Sequence[Variant]) -> None:
     """Check that every value of a key that is not its default has an effect in a variant. Raises ScenarioError."""
     used: set[tuple[str, str]] = set()
+    ignorable = {key for variant in variants for key in _ignored(variant.scenario)}
     idle: dict[tuple[str, str], tuple[Variant, ScenarioError]] = {}
     for variant in variants:
-        for key, value, why in _keys(variant.scenario):
+        for key, value, why in _keys(variant.scenario, ignorable):
             if why:
                 found = value.model_dump() if isinstance(value, BaseModel) else value
                 error = ScenarioError(f"has no effect {why}", key=key, found=found)
@@ -66,7 +70,7 @@ def check_effects(variants: Sequence[Variant]) -> None:
             raise variant.places.located(error)
 
 
-def _keys(scenario: Scenario) -> Iterator[tuple[str, Any, str]]:
+def _keys(scenario: Scenario, ignorable: Collection[str]) -> Iterator[tuple[str, Any, str]]:
     """Generate the keys that need something and are not at their default, with their values, and why they are idle."""
     name, kind = scenario.method.name, find_method(scenario.method.name)
     options = method_options(kind, scenario)
@@ -76,24 +80,40 @@ def _keys(scenario: Scenario) -> Iterator[tuple[str, Any, str]]:
         value = attrgetter(key)(scenario)
         if value != attrgetter(key)(DEFAULTS):
             yield key, value, "" if has_it(kind, options) else f"with {name}: {missing}"
-    for section, station, in_turn in _queues(scenario):
-        if station.order not in ORDERS | OF_RUNS and ":" not in station.order:
-            continue  # a preset, or misspelled
+    ignored = _ignored(scenario)
+    for key in ignorable:
+        if (value := value_of(scenario, key)) != value_of(DEFAULTS, key):
+            yield key, value, f"with {name}: {ignored[key]}" if key in ignored else ""
+    for section, station, trains, in_turn in stations(scenario):
+        if station.call_s:
+            is_called = scenario.serving is not None or (trains and _splits(kind, options))
+            yield f"{section}.call_s", station.call_s, "" if is_called else f"with {name}: the server trains nothing"
+        if station.order not in {*ORDERS, *OF_RUNS, client_level.__name__} and ":" not in station.order:
+            continue  # a preset with other effects, or misspelled
         why = f"with {name}: the server serves no jobs in an order"
         for key in ("order", "burst"):
             if (value := getattr(station, key)) != getattr(DEFAULTS.server, key):
                 yield f"{section}.{key}", value, "" if in_turn and kind.has("follows_order", options) else why
 
 
-def _queues(scenario: Scenario) -> Iterator[tuple[str, StationSection, bool]]:
-    """Generate the servers' sections with their keys, and whether clients may take turns at one part there.
+def _ignored(scenario: Scenario) -> Mapping[str, str]:
+    """Return the keys that the scenario's method ignores, and why."""
+    kind = find_method(scenario.method.name)
+    ignored: Mapping[str, str] = kind.trait("ignores", method_options(kind, scenario))
+    return ignored
 
-    That is where the part lies that clients may share: at the main server, or at the first tier if that has no cut.
+
+def stations(scenario: Scenario) -> Iterator[tuple[str, StationSection, bool, bool]]:
+    """Generate the keys of the servers' sections, the sections, whether a split method trains there, and in turn.
+
+    Clients may take turns where the part lies that they may share: at the main server, or at the first tier if that has
+    no cut. The others then train nothing.
     """
     tiers = list(scenario.servers.items())
     at_first = bool(tiers) and tiers[0][1].cut is None
-    yield "server", scenario.server, not at_first
-    yield from ((f"servers.{name}", tier, at_first and n == 0) for n, (name, tier) in enumerate(tiers))
+    yield "server", scenario.server, not at_first, not at_first
+    for n, (name, tier) in enumerate(tiers):
+        yield f"servers.{name}", tier, tier.cut is not None or n == 0, at_first and n == 0
 
 
 def check_unused(study: Study) -> None:

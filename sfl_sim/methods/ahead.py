@@ -22,6 +22,7 @@ from sfl_sim.models.network import Network
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, Occur, Step, Value, expect, occur, on, par, send, wait
+from sfl_sim.scenario.fields import Unless
 from sfl_sim.training.exit_steps import ExitBackward, ExitForward, LocalBackward
 from sfl_sim.training.steps import Backward, Renew, TrainAlone
 
@@ -125,7 +126,7 @@ class UploadOptions(HeadOptions):
 
     upload_every: Annotated[int, Field(ge=1)] = 1
     """Number of mini-batches of which one goes up (h)."""
-    upload: Literal["first", "last"] = "last"
+    upload: Annotated[Literal["first", "last"], Unless("upload_every", 1)] = "last"
     """Which one of them; a rest of fewer than h sends its first one, but no last one."""
     server: Literal["shared", "copies"] = "shared"
     """Part-2: one that all clients train in turn, or a copy for each, averaged every round."""

@@ -97,6 +97,7 @@ class Asynchronous(SplitStep):
     max_staleness: int | None = None
     knows_deadlines = waits_for_all = False
     depends_on_time = True
+    ignores: Mapping[str, str] = {"clients.choice": "a client is drawn as soon as another is done"}
 
     @classmethod
     def traits(cls, options: MethodOptions) -> Mapping[str, bool]:

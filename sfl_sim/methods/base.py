@@ -297,6 +297,12 @@ class Method(ABC):
     has_exits: ClassVar[bool] = False
     """True if clients have exits of their own, and answer the requests for which these are confident."""
 
+    ignores: Mapping[str, str] = {}
+    """Keys of the scenario that have no effect with this method, and why, as in "draws clients itself"."""
+    like: ClassVar[str] = ""
+    """Method that it is where its idea does nothing; empty if it is no variant of another one."""
+    idea_off: str = ""
+    """Why its idea does nothing with this task and these options; empty if it does something."""
     examples: ClassVar[Sequence[MethodOptions]] = ()
     """Options with which `sfl_sim.testing` checks the method, on networks of three layers; empty for the defaults."""
     neutral: ClassVar[MethodOptions | None] = MethodOptions()
@@ -331,14 +337,19 @@ class Method(ABC):
         return self.is_split and self.sends_gradients
 
     @classmethod
-    def traits(cls, options: MethodOptions) -> Mapping[str, bool]:
+    def traits(cls, options: MethodOptions) -> Mapping[str, Any]:
         """Return the traits that the options decide on, by name; by default none."""
         return {}
 
     @classmethod
+    def trait(cls, name: str, options: MethodOptions) -> Any:
+        """Return a trait of a method with these options."""
+        return cls.traits(options).get(name, getattr(cls, name))
+
+    @classmethod
     def has(cls, trait: str, options: MethodOptions) -> bool:
         """Return whether a method with these options has a trait."""
-        return bool(cls.traits(options).get(trait, getattr(cls, trait)))
+        return bool(cls.trait(trait, options))
 
     @classmethod
     def at_client(cls, network: Network, cut: int, options: MethodOptions) -> tuple[Network, int]:

@@ -5,7 +5,7 @@ Xie et al., "Asynchronous Federated Optimization", 2019 (arXiv 1903.03934), Algo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -34,6 +34,7 @@ class FedAsync(Asynchronous, survives=True):
     options: FedAsyncOptions
     examples = (FedAsyncOptions(), FedAsyncOptions(host="splitfed_v1"))
     neutral = FedAsyncOptions(alpha=1.0)
+    ignores: Mapping[str, str] = {**Asynchronous.ignores, "train.agg_weights": "updates count by their staleness"}
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

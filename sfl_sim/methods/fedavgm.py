@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.server_copies import HostOptions, ServerCopies
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import MomentumAverage
@@ -30,6 +31,12 @@ class FedAvgM(ServerCopies, regular=True, survives=True):
     options: FedAvgMOptions
     neutral = FedAvgMOptions(server_momentum=0.0)
     only_averages = False
+    like = "splitfed_v1"
+
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        if not self.options.server_momentum and self.options.server_lr == 1:
+            self.idea_off = "method.server_momentum is 0"
 
     def merge(self, round: int) -> MomentumAverage:
         """v <- beta_g v + (w - sum_c k_c w_c); w <- w - eta_s v."""

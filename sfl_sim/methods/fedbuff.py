@@ -6,7 +6,7 @@ staleness scaling of its experiments (docs/methods/asynchronous.md).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -36,6 +36,7 @@ class FedBuff(Asynchronous, survives=True):
     options: FedBuffOptions
     examples = (FedBuffOptions(buffer=1), FedBuffOptions(buffer=2, host="splitfed_v1"))
     neutral = FedBuffOptions(buffer=1)
+    ignores: Mapping[str, str] = {**Asynchronous.ignores, "train.agg_weights": "updates count by their staleness"}
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """Wait for K updates, and take them in at once."""

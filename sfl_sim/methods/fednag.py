@@ -22,6 +22,7 @@ class FedNAG(ServerCopies, regular=True, survives=True):
     options: HostOptions
     neutral = None
     only_averages = False
+    like = "splitfed_v1"
     equal_steps = True
     forgets_lost = False
 

@@ -26,8 +26,11 @@ class FedNAR(ServerCopies, regular=True, survives=True, tiered=True):
     Options = NarOptions
     options: NarOptions
     neutral = NarOptions(max_norm=1e9)
+    like = "splitfed_v1"
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
+        if self.options.max_norm >= NarOptions().max_norm:
+            self.idea_off = "gradients with their decay are seldom as long as method.max_norm"
         self.rule = co_clipping(task, self.options.max_norm)
         """g <- (g + wd w) min(1, M / ||g + wd w||); each part is clipped by its own norm."""

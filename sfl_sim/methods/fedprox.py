@@ -27,8 +27,10 @@ class FedProx(ServerCopies, regular=True, survives=True, tiered=True):
     Options = ProxOptions
     options: ProxOptions
     neutral = ProxOptions(mu=0.0)
+    like = "splitfed_v1"
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
+        self.idea_off = "" if self.options.mu else "method.mu is 0"
         self.rule = Proximal(self.options.mu)
         """g <- g + mu (w - w^r); each part adds its own."""

@@ -64,11 +64,15 @@ class Gas(Asynchronous, survives=True):
         """Wait for as many updates as clients train at a time; w1 <- sum_c k_c w1_c."""
         self.begin(round)
         self.n_wanted = len(clients)
-        yield on(SERVER, Renew(), self.parts[1])
+        yield start(self.renew())
         updates: list[ClientUpdate] = []
         while len(updates) < len(clients):
             updates.append((yield from self.next_update(len(clients))))
         yield from self.take(updates)
+
+    def renew(self) -> Flow:
+        """Let part-2 begin the round with a new optimiser, once it is free; clients begin meanwhile."""
+        yield on(SERVER, Renew(), self.parts[1])
 
     def take(self, updates: Sequence[ClientUpdate]) -> Flow:
         """Make the next version of part-1."""

@@ -56,6 +56,10 @@ class HoSfl(SplitMethod, survives=True):
     examples = (HoOptions(directions=2), HoOptions(directions=1, catch_up="replay"), HoOptions(catch_up="model"))
     neutral = None
     keeps_graphs = uploads_model = only_averages = False
+    ignores: Mapping[str, str] = {
+        "train.agg_weights": "numbers are averaged, all alike",
+        "server.include_model_exchange": "numbers are exchanged, and the model only by who has missed some",
+    }
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

@@ -87,6 +87,7 @@ class Korea(Method, survives=True):
 
     needs_labels = "samples are replayed by label"
     Options = KoreaOptions
+    ignores: Mapping[str, str] = {"train.agg_weights": "branches are averaged, all alike"}
     options: KoreaOptions
     examples = (
         KoreaOptions(assistants="all", proportion="fixed", p0=0.5),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
@@ -40,9 +40,15 @@ class MergeSFL(Pooled, regular=True, survives=True, tiered=True):
     options: MergeOptions
     examples = (MergeOptions(), MergeOptions(batch_regulation="time"), MergeOptions(steps="mean"))
 
+    @classmethod
+    def traits(cls, options: MethodOptions) -> Mapping[str, Any]:
+        """Return what follows from sizes of mini-batches that follow from speeds."""
+        if not isinstance(options, MergeOptions) or options.batch_regulation == "none":
+            return {}
+        return {"depends_on_time": True, "ignores": {"train.agg_weights": "models count by sizes of mini-batches"}}
+
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        self.depends_on_time = self.options.batch_regulation == "time"
         if self.options.batch_regulation == "time" and task.network.needs_batches_of_two and self.data.rest == "keep":
             problem = "needs train.drop_last or full train.batches: one sample, left over, is too few for batch norm"
             raise ScenarioError(problem, key="method.batch_regulation", found="time")

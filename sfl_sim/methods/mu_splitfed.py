@@ -47,6 +47,7 @@ class MuSplitFed(Ahead, survives=True):
     examples = (MuOptions(tau=1), MuOptions(tau=1, dist="gauss", directions=2))  # momentum outlives a step of tau
     neutral = None
     sends_gradients = keeps_graphs = follows_order = False
+    ignores: Mapping[str, str] = {"train.agg_weights": "changes are averaged, all alike"}
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

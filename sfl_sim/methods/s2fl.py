@@ -38,6 +38,7 @@ class S2FL(Pooled, survives=True):
     examples = (S2Options(), S2Options(groups=1))
     neutral = None  # copies are new in every step, so that momentum has no effect on them
     needs_labels = "groups balance labels"
+    ignores: Mapping[str, str] = {"train.server.momentum": "copies of part-2 are new in every step"}
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

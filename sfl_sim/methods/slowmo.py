@@ -31,6 +31,7 @@ class SlowMo(ServerCopies, regular=True, survives=True):
     options: SlowMoOptions
     neutral = SlowMoOptions(slow_momentum=0.0)
     only_averages = False
+    like = "splitfed_v1"
     equal_steps = True
     forgets_lost = False
 

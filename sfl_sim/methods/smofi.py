@@ -155,10 +155,16 @@ class Smofi(ServerCopies, regular=True, survives=True):
     )
     neutral = SmofiOptions(server_momentum=0.0)
     only_averages = False
+    like = "fedavgm"
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.forgets_lost = self.waits_for_all = not self.options.fusion
+        at_server = task.optimiser(1, SERVER)
+        if not self.options.fusion:
+            self.idea_off = "method.fusion is off"
+        elif isinstance(at_server, Sgd) and not at_server.momentum:
+            self.idea_off = "there is no momentum to be fused: train.momentum, or train.server.momentum, is 0"
         self.carried: Fusion | None = None
         """The last round's buffers, whose mbar the next round goes on from with `carry_fused`."""
         if self.options.fusion and len(task.differing_cuts) > 1:
@@ -167,14 +173,14 @@ class Smofi(ServerCopies, regular=True, survives=True):
                 key="model.cut",
                 found=task.differing_cuts,
             )
-        if self.options.fusion and isinstance(task.optimiser(1, SERVER), Foreign):
+        if self.options.fusion and isinstance(at_server, Foreign):
             problem = "fuses momentum buffers, which an optimiser of your own does not show"
             raise ScenarioError(problem, key="train.optimizer", allowed=OPTIMISERS)
         carries, key = self.options.fusion and self.options.carry_fused, "method.carry_fused"
         drawn = sorted(set(task.round_cuts))
         if carries and len(drawn) > 1:
             raise ScenarioError(f"needs one cut for all rounds, not a draw from {drawn}", key=key, found=True)
-        if carries and not isinstance(task.optimiser(1, SERVER), Sgd):
+        if carries and not isinstance(at_server, Sgd):
             problem = "needs SGD: the step counters that correct Adam's averages begin anew every round"
             raise ScenarioError(problem, key=key, found=True)
 

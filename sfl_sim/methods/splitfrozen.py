@@ -6,7 +6,7 @@ Resource-Constrained Devices", 2025 (docs/methods/splitfrozen.md).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -45,6 +45,7 @@ class SplitFrozen(SplitMethod, survives=True):
     uploads_model = False
     only_averages = False  # it averages nothing
     shares_server_model = True
+    ignores: Mapping[str, str] = {"train.agg_weights": "nothing is averaged"}
     follows_order = True
     depends_on_time = True
     trains = TrainAlone

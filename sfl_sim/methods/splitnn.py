@@ -6,7 +6,7 @@ Vepakomma et al., "Split Learning for Health: Distributed Deep Learning without 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from sfl_sim.methods.base import MethodOptions, Task
@@ -23,6 +23,7 @@ class SplitNN(SplitMethod, survives=True):
     uploads_model = False
     knows_deadlines = waits_for_all = False
     shares_server_model = True
+    ignores: Mapping[str, str] = {"train.agg_weights": "nothing is averaged"}
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

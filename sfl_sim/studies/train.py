@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sfl_sim.build.checks import check_effects, check_unused
+from sfl_sim.build.checks import check_effects, check_unused, stations
 from sfl_sim.build.network import check_can_train, starting, unpriced
 from sfl_sim.build.setup import forget, setup_of
 from sfl_sim.engine.choices import check_untrained, find_choice
@@ -76,7 +76,11 @@ def check(study: Study, device: torch.device | None = None, settings: Settings |
                     warnings[str(variant.places.located(found))] = None
             if device is not None and device.type == "cpu" and (crowded := crowd(experiment.batch_macs, settings)):
                 warnings[crowded] = None
-            for key, why in _idle_workers(variant.scenario, experiment.method):
+            if (method := experiment.method).idea_off:
+                name, problem = variant.scenario.method.name, f"does what {method.like} does: {method.idea_off}"
+                alike = ScenarioError(problem, key="method.name", found=name)
+                warnings[str(variant.places.located(alike))] = None
+            for key, why in _idle_workers(variant.scenario, method):
                 idle = ScenarioError(f"more than one has no effect: {why}", key=key)
                 warnings[str(variant.places.located(idle))] = None
     check_unused(study)
@@ -90,15 +94,13 @@ def _idle_workers(scenario: Scenario, method: Method) -> Iterator[tuple[str, str
 
     `unlimited` only says that nobody waits, and requests to a trained model use all workers.
     """
-    name, tiers = scenario.method.name, {f"servers.{tier}": section for tier, section in scenario.servers.items()}
-    is_chain = any(tier.cut is not None for tier in tiers.values())
-    shared_at = next(iter(tiers)) if tiers and not is_chain else "server"
-    for key, station in {"server": scenario.server, **tiers}.items():
+    name = scenario.method.name
+    for key, station, trains, in_turn in stations(scenario):
         if scenario.serving or station.workers in (1, "unlimited"):
             continue
-        if not (method.is_split and (is_chain or key == shared_at)):
+        if not (method.is_split and trains):
             yield f"{key}.workers", f"{name} trains nothing there"
-        elif method.shares_server_model and key == shared_at:
+        elif method.shares_server_model and in_turn:
             yield f"{key}.workers", f"{name} changes one model there, one job after the other"
 
 

@@ -39,6 +39,17 @@ TURNS = {"method": "splitfed_v2", "model": {"cut": 1}}
         (method("splitgp", ft_lr=0.1), "method.ft_lr", "method.ft_steps is 0"),
         (method("splitfed_v2", l2_on="model"), "method.l2_on", "method.l2 is 0.0"),
         (method("smofi", fusion=False, barrier="strict"), "method.barrier", "method.fusion is false"),
+        (method("cse_fsl", upload="first"), "method.upload", "method.upload_every is 1"),
+        (
+            method("mergesfl", batch_regulation="time") | {"train": {"agg_weights": "uniform"}},
+            "train.agg_weights",
+            "mergesfl",
+        ),
+        (
+            TURNS | {"servers": {"edge": {"count": 2}}, "server": {"call_s": 1.0}},
+            "server.call_s",
+            "the server trains nothing",
+        ),
         (method("fedavgm", mu=0.1), "method.mu", "method.host is fedavg"),
         (method("smofi", host="fedprox", max_norm=1.0), "method.max_norm", "method.host is fedprox"),
         ({"train": {"batches": "full", "drop_last": True}}, "train.drop_last", "train.batches is full"),
@@ -111,6 +122,13 @@ def test_a_key_that_another_switches_off_is_refused(values, key, why):
         ("korea", "server.burst", 1, "order"),
         ("mergesfl", "server.order", "cyclic", "order"),
         ("splitnn", "server.order", "cyclic", "order"),
+        ("splitfed_v1", "server.order", "client_level", "order"),
+        ("fedavg", "server.call_s", 1.0, "trains"),
+        ("fedavg", "model.cut", 2, "cut"),
+        *((name, "clients.choice", "tiers", "drawn") for name in ("fedbuff", "fedasync", "gas")),
+        ("ho_sfl", "train.agg_weights", "uniform", "alike"),
+        ("ho_sfl", "server.include_model_exchange", False, "numbers"),
+        ("s2fl", "train.server.momentum", 0.9, "copies"),
     ],
 )
 def test_a_key_of_what_the_method_has_not_is_refused(name, key, value, missing):
@@ -134,6 +152,9 @@ def test_a_key_of_what_the_method_has_not_is_refused(name, key, value, missing):
             "server": {"order": "hydra_code"},
         },
         method("korea", p0=0.2) | {"grid": {"method.proportion": ["off", "fixed"]}},
+        {"clients": {"choice": "tiers"}, "grid": {"method.name": ["fedbuff", "splitfed_v1"]}},
+        {"model": {"cut": 2}, "grid": {"method.name": ["fedavg", "splitfed_v1"]}},
+        {"method": "fedavg", "server": {"call_s": 1.0}, "serving": {}},
         {"wire": {"up": "int8"}, "grid": {"method.name": ["fedavg", "splitfed_v1"]}},
     ],
 )

@@ -122,3 +122,14 @@ def test_label_counts_are_sent_once():
 def test_the_server_holds_one_part_a_buffer_and_statistics():
     method = run(rounds=0).method
     assert method.server_bytes(range(4)) == method.parts[1].size_bytes + (4 * 4 + 2 * 3) * 8 * 8
+
+
+def test_clients_begin_a_round_while_part_2_is_still_busy():
+    slow = fleet(4, macs_per_s=[1e5, 2e5, 4e5, 8e5], speedup=1e-2)
+    rows = run(rounds=2, device=None, world=slow).rows
+    ended_s = rows["ended_s"][(rows["round"] == 1) & (rows["kind"] == b"average")].max()
+    goes_down = (rows["kind"] == b"model") & places.at(rows["node"], places.DOWNLINK)
+    began_s = rows["requested_s"][(rows["round"] == 2) & goes_down].min()
+    busy = rows[places.at(rows["node"], places.SERVER)]
+    assert ((busy["started_s"] < ended_s) & (ended_s < busy["ended_s"])).any(), "part-2 is busy when the round ends"
+    assert began_s == pytest.approx(ended_s)

@@ -221,6 +221,24 @@ def test_the_grid_may_replace_what_is_fine_by_itself():
     check(parse(SCENARIO | {"method": {"name": "fedavg", "buffer": 2}, "grid": {"method.name": ["fedbuff"]}}))
 
 
+@pytest.mark.parametrize(
+    ("method", "momentum", "host"),
+    [
+        ("smofi", 0.0, "fedavgm"),
+        ("smofi", 0.9, None),
+        ({"name": "smofi", "fusion": False}, 0.9, "fedavgm"),
+        ("fednar", 0.9, "splitfed_v1"),
+        ({"name": "fednar", "max_norm": 1.0}, 0.9, None),
+        ({"name": "fedprox", "mu": 0.0}, 0.9, "splitfed_v1"),
+        ("fedprox", 0.0, None),
+    ],
+)
+def test_a_method_whose_idea_does_nothing_is_told(method, momentum, host):
+    study = parse(SCENARIO | {"method": method, "train": {"rounds": 1, "momentum": momentum}})
+    told = check(study, None, Settings(timing_only=True))
+    assert [host in line for line in told if line.startswith("method.name")] == ([True] if host else [])
+
+
 def test_labels_that_no_client_holds_are_told(tmp_path):
     def warned(n_shards):
         told = []
