@@ -14,12 +14,13 @@ import torch
 from pydantic import Field
 
 from sfl_sim.data.batches import Batch
+from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.ahead import Ahead, Boxes, HeadOptions
 from sfl_sim.methods.base import MethodOptions, Task, once_a_round
 from sfl_sim.models.heads import Aux
 from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Bundle, Replica
-from sfl_sim.ops import SERVER, Flow, State, Step, Value, Work, on, send
+from sfl_sim.ops import KINDS, SERVER, Flow, State, Step, Value, Work, on, send
 from sfl_sim.training.optimisers import Adam, Optimiser
 from sfl_sim.training.steps import Backward, Forward, InputGradient, TrainAlone
 
@@ -54,6 +55,14 @@ class FslSage(Ahead, survives=True):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.head = self.new_head(task.cut)
+        if self.part2.part.first:
+            problem = "has nothing to estimate: what clients hold is frozen, and gets no gradient"
+            raise ScenarioError(problem, key="method.name", found="fsl_sage")
+        if self.head.part.work(1, passes=1).by_kind[KINDS.index("attention")]:
+            problem = "aligns heads by their second derivative, which torch does not have of attention"
+            raise ScenarioError(
+                problem, key="method.aux", found=self.options.aux, allowed="linear, where it is no attention"
+            )
         self.shares_server_model = False  # heads are aligned side by side
         self.heads: dict[int, Replica] = {}
         """a_c at the server, with the state of its optimiser, once it has been aligned."""

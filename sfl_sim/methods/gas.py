@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from sfl_sim.data.batches import Batch
+from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.asynchronous import Asynchronous, ClientUpdate
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.pooled import merged, rows_of
@@ -49,6 +50,9 @@ class Gas(Asynchronous, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
+        if task.network.every_token:
+            problem = f"needs one label for each sample (data.targets: last): {self.needs_labels}"
+            raise ScenarioError(problem, key="method.name", found="gas")
         self.buffer: list[Value] = []
         """Smashed data on which part-2 has not been trained yet."""
         self.statistics = State("statistics")

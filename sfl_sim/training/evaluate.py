@@ -133,8 +133,8 @@ def losses_of(
     part, losses = next(iter(replicas_by_name(model).values())).part, []
     with torch.inference_mode():
         for out, target, _ in _batches(model, x, y, BATCH, prepare, None, targets):
-            losses.append(torch.vmap(lambda out, target: part.loss(out[None], target[None]))(out, target))
-    return torch.cat(losses).nan_to_num(0.0)
+            losses += [part.loss(out[i : i + 1], target[i : i + 1]) for i in range(len(out))]  # vmap does not take all
+    return torch.stack(losses).nan_to_num(0.0)
 
 
 def _batches(

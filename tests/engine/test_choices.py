@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sfl_sim
 from sfl_sim.engine.choices import CHOICES, Candidates, ClientChoice, find_choice, oort, scaled, tiers
 from sfl_sim.errors import ScenarioError
 from sfl_sim.knowledge import Known, known_by
@@ -172,3 +173,11 @@ def test_a_choice_of_one_s_own_must_give_clients(monkeypatch):
     for wrong in (lambda candidates: [0, 0], lambda candidates: [0, 9], lambda candidates: None):
         with pytest.raises(ScenarioError, match=r"must give 2 of 4 clients|fails with"):
             with_choice(wrong)(who, np.empty(0))
+
+
+@pytest.mark.usefixtures("without_pages")
+def test_oort_takes_losses_with_class_weights_and_label_smoothing(tmp_path):
+    train = {"rounds": 2, "batch_size": 5, "class_weights": "balanced", "label_smoothing": 0.1}
+    clients = {"count": 4, "participation": 0.5, "choice": "oort"}
+    scenario = {"data": {"train_samples": 60, "test_samples": 20}, "clients": clients, "train": train}
+    assert len(sfl_sim.run(scenario, out=tmp_path / "run", progress=False).rounds) == 2

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from small_world import distance, fleet, task
+from small_world import attention_net, distance, fleet, task
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.fsl_sage import FslSage, SageAlign, SageOptions, TrainAndStore
 from sfl_sim.ops import SERVER, State, Value, on
@@ -135,3 +136,21 @@ def test_gradients_of_the_goal_change_nothing():
     assert on(SERVER, InputGradient(), part2, data).step.run(part2, data).shape == (2, 8)
     assert torch.equal(part2.weights.flat, before)
     assert not part2.weights.grad.any()
+
+
+def all_but_the_head_frozen(shape, n_labels):
+    body = nn.Sequential(nn.Flatten(), nn.Linear(16, 8)).requires_grad_(requires_grad=False)
+    return nn.Sequential(*body, nn.Linear(8, n_labels))
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "key"),
+    [
+        (all_but_the_head_frozen, SageOptions(), "method.name"),
+        (attention_net, SageOptions(aux="twin"), "method.aux"),
+    ],
+)
+def test_heads_need_a_gradient_at_the_cut_and_a_second_derivative_of_theirs(build, options, key):
+    with pytest.raises(ScenarioError) as refused:
+        FslSage(task((9, 6), build=build, cut=2), options)
+    assert refused.value.key == key

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 from small_world import fleet, task
+from torch import nn
 from torch.nn.functional import cross_entropy
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.gas import Gas, GasOptions, Observe, PriorGradient, TrainFilled, merged_moments, moments
 from sfl_sim.ops import State, Value
 from sfl_sim.store import places
@@ -133,3 +135,10 @@ def test_clients_begin_a_round_while_part_2_is_still_busy():
     busy = rows[places.at(rows["node"], places.SERVER)]
     assert ((busy["started_s"] < ended_s) & (ended_s < busy["ended_s"])).any(), "part-2 is busy when the round ends"
     assert began_s == pytest.approx(ended_s)
+
+
+def test_next_tokens_are_refused_for_activations_are_drawn_by_label():
+    tokens = task(SAMPLES, build=lambda *_: nn.Sequential(nn.Flatten(1, 2), nn.Linear(4, 4), nn.Linear(4, 3)))
+    with pytest.raises(ScenarioError) as refused:
+        Gas(tokens)
+    assert (refused.value.key, refused.value.found) == ("method.name", "gas")
