@@ -32,6 +32,8 @@ POINTER = b"version https://git-lfs"
 IS_POINTER = "is a pointer of Git LFS and not the file itself, which `git lfs pull` fetches"
 MAX_FOUND = 200
 """Number of characters of a value, or of a name, that an error shows."""
+MAX_PROBLEM = 800
+"""Number of characters of what is wrong, which may hold what a library says."""
 
 
 class ScenarioError(ValueError):
@@ -73,7 +75,8 @@ class ScenarioError(ValueError):
 
     def __str__(self) -> str:
         where = ":".join(str(part) for part in (self.file, self.line) if part is not None)
-        text = ": ".join(part for part in (where, self.key and _shortened(self.key), self.problem) if part)
+        problem = _shortened(in_one_line(self.problem), MAX_PROBLEM)
+        text = ": ".join(part for part in (where, self.key and _shortened(self.key), problem) if part)
         notes = []
         if self.found is not None:
             notes.append(f"found {_shortened(repr(self.found))}")
@@ -90,8 +93,8 @@ def in_one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_FOUND else f"{text[:MAX_FOUND]}…"
+def _shortened(text: str, most: int = MAX_FOUND) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def in_short(error: BaseException) -> str:

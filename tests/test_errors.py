@@ -15,6 +15,10 @@ def test_compiled_code_of_a_package_is_no_code_of_one_s_own(file, place):
     assert own_place(raised.value.with_traceback(raised.tb.tb_next)) == place
 
 
+def test_what_a_library_says_of_a_binary_file_is_cut():
+    assert len(str(ScenarioError("could not convert " + "PK\x03" * 3000, key="convert"))) < 900
+
+
 def test_the_nearest_word_is_found_in_any_case():
     assert ScenarioError("unknown", found="CIFAR10", allowed=["mnist", "cifar10"]).nearest == "cifar10"
     assert ScenarioError("unknown", found="adapter.a", allowed=["q", "Adapter.A"]).nearest == "Adapter.A"

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -77,6 +78,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     debug, allowed = "--debug" in given, "--allow-code" in given
     arguments = [argument for argument in given if argument not in ("--debug", "--allow-code")]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` keeps what there is, as Ctrl-C does
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # of a terminal, a pipe or a file
+            stream.reconfigure(errors="backslashreplace")  # a character that it cannot show ends no run
     try:
         with _modules_from_here(allowed), _reasons_shown(debug), permitted(Permission(everything=allowed)):
             arguments = _with_command(arguments)

@@ -54,6 +54,7 @@ def as_dataset(given: Any) -> Dataset:
         raise ScenarioError("is no data set", key=KEY, found=found, allowed=FORMS)
     try:
         parts = made if len(made) == 4 else [column for samples in made for column in _columns(samples)]
+        _check_masks(parts)
         y_train, y_test = _labels(parts[1]), _labels(parts[3])
         _check_labels("training", parts[0], y_train)
         _check_labels("test", parts[2], y_test)
@@ -185,6 +186,14 @@ def _labels(given: Any) -> NDArray[Any]:
     return np.asarray(found.tolist()) if found.dtype.kind == "O" else found
 
 
+def _check_masks(parts: Sequence[Any]) -> None:
+    """Raise ScenarioError for a masked array of numpy with hidden values, which a tensor would show."""
+    for name, part in zip(("training samples", "training labels", "test samples", "test labels"), parts, strict=True):
+        if n_hidden := int(np.ma.getmaskarray(part).sum()) if isinstance(part, np.ma.MaskedArray) else 0:
+            problem = f"has masked values in its {name}; leave their samples out, or fill them"
+            raise ScenarioError(problem, key=KEY, found=n_hidden)
+
+
 def _check_labels(part: str, x: Any, y: NDArray[Any]) -> None:
     if y.shape[:1] != (len(x),):
         problem = f"needs one label for each of {len(x)} {part} samples"
@@ -210,6 +219,9 @@ def _labelled(
         found = " and ".join(f"{y.dtype} {y.shape}" for y in (y_train, y_test))
         raise ScenarioError(problem, key=KEY, found=found)
     if y_train.ndim == 1 and y_train.dtype.kind != "f":
+        if y_test.dtype.kind == "i" and (y_test == -1).any() and not (y_train == -1).any():
+            problem = "has test samples with the label -1, as those without a label have it, and no training sample has"
+            raise ScenarioError(problem, key=KEY, found=-1, allowed="labels of the training samples")
         values, numbers = np.unique(np.concatenate([y_train, y_test]), return_inverse=True)
         names = tuple(str(classes[value] if len(classes) else value) for value in values.tolist())
         y = torch.from_numpy(numbers.astype(np.int64))

@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import sys
+from io import BytesIO, TextIOWrapper
 
 import pytest
 import yaml
@@ -152,6 +154,19 @@ def test_a_path_may_begin_with_a_tilde_that_no_shell_has_expanded(tmp_path, monk
     sfl_sim("check", "~/mine.yaml", "--partition=~/page.html")
     assert f"{tmp_path}/home/page.html\n" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+@pytest.mark.parametrize(("name", "encoding"), [("plain", "ascii"), ("α=0.1", "cp1252"), ("α=0.1", "ascii")])
+def test_a_console_that_cannot_show_a_character_ends_no_run(name, encoding, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.yaml").write_text(TINY.replace("name: tiny", f"name: '{name}'"), encoding="utf-8")
+    shown = {stream: TextIOWrapper(BytesIO(), encoding=encoding) for stream in ("stdout", "stderr")}
+    for stream, text in shown.items():
+        monkeypatch.setattr(sys, stream, text)
+    sfl_sim("s.yaml", "--timing-only")
+    shown["stdout"].flush()
+    assert b"splitfed_v2, cyclic" in shown["stdout"].buffer.getvalue()
+    assert (tmp_path / "reports" / name / "manifest.json").exists()
 
 
 def test_an_error_without_words_is_named(capsys, monkeypatch):

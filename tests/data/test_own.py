@@ -14,10 +14,11 @@ from PIL import Image
 from refusals import refused
 from torch.utils.data import DataLoader, TensorDataset
 
-from sfl_sim.data.own import as_dataset, read_indices
+from sfl_sim.data.own import KEY, as_dataset, read_indices
 from sfl_sim.data.partition import partition
 from sfl_sim.data.samples import Samples
 from sfl_sim.errors import ScenarioError
+from sfl_sim.goals import Goal
 from sfl_sim.rng import stream
 
 RNG = np.random.default_rng(0)
@@ -219,6 +220,23 @@ def test_a_file_that_holds_no_indices_is_named_and_a_pipe_not_waited_for(kind, s
     spoil(file)
     with refused("data.partition.file", found=str(file)):
         read_indices(str(file), "data.partition.file")
+
+
+@pytest.mark.parametrize("part", [0, 1, 2, 3])
+def test_hidden_values_of_masked_arrays_are_not_shown_to_a_network(part):
+    parts = [np.ones((4, 3)), np.arange(4), np.ones((4, 3)), np.arange(4)]
+    parts[part] = np.ma.masked_array(parts[part], mask=parts[part] == parts[part].flat[0])
+    with refused(KEY, found=[12, 1][part % 2]):
+        as_dataset(tuple(parts))
+    parts[part] = np.ma.masked_array(parts[part].data)
+    assert as_dataset(tuple(parts)).goal is Goal.LABEL
+
+
+def test_a_test_label_of_minus_one_stands_for_none():
+    x = np.ones((4, 3))
+    with refused(KEY, found=-1):
+        as_dataset((x, [0, 1, 2, 0], x, [0, 1, 2, -1]))
+    assert as_dataset((x, [-1, 1, 1, -1], x, [-1, 1, -1, 1])).label_names == ("-1", "1")
 
 
 # Other containers
