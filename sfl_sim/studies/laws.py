@@ -48,6 +48,8 @@ WINDOW = 100
 """Messages over a shared edge that are added up from the start of each of them."""
 BATCH = ["round", "client", "step"]
 """Columns that tell a client's mini-batch."""
+ANNOUNCED = ("train", "forward", "backward")
+"""Kinds of the jobs that change the one model which an order ranks them for."""
 TOTALS = ("bytes_up", "bytes_down", "lost_bytes")
 Floats = NDArray[np.float64]
 Marks = NDArray[np.bool_]
@@ -327,10 +329,11 @@ def in_order(trial: StoredTrial) -> Finding:
         return Untold("which jobs a real server knew of when it chose")
     for node, jobs in trial.at_servers.groupby("node", observed=True):
         jobs, section = jobs[jobs["client"] >= 0], _section(trial, str(node))
+        announced = jobs[jobs["kind"].isin(ANNOUNCED)]
         if trial.follows_order and section.order != "fcfs":
-            finding = _by_policy(trial, str(node), jobs, section)
+            finding = _by_policy(trial, str(node), announced, section)
         elif trial.follows_order or server_workers(trial.scenario, str(node)) == 1:
-            finding = _by_arrival(trial, jobs)
+            finding = _by_arrival(trial, announced if trial.follows_order else jobs)
         else:
             finding = Untold("which of several workers' jobs change the same model")
         if isinstance(finding, Breach):
