@@ -42,7 +42,7 @@ WORLD = {
 }
 POWER = {"clients.power": {"compute_w": 2.0, "uplink_w": 1.0, "downlink_w": 1.0}}
 RADIO = {"clients.power": {"compute_w": 2.0, "radio": "lte"}}
-SHARED = {"clients.network.shared": {"access_points": 1, "capacity_bps": 5e5}, "clients.compute.macs_per_s": 1e9}
+SHARED = {"clients.network.shared": {"access_points": 1, "capacity_bps": 1e6}, "clients.compute.macs_per_s": 1e9}
 AWAY = {"clients.availability": {"profile": "flash", "lost": "wait"}, "clients.participation": 1.0}
 DRAWN_LINKS = {"clients.network": {"profile": "mobiperf"}, "clients.compute": {"profile": "ai_benchmark"}}
 HOT = {"clients.compute.throttling": {"floor": 0.5, "warm_up_s": 1.0, "cool_down_s": 100.0}}
@@ -232,7 +232,14 @@ def is_silent(method: str, entry: str) -> bool:
     return not isinstance(without, str) and outcome(method, {**beside, key: value}) == without
 
 
-CASES = [(method, entry) for method in METHODS for entry in CHANGED]
+IN_STEP = {"cyclesl", "epsl", "locfedmix", "mergesfl", "s2fl", "splitfrozen"}
+"""Methods of which all uploads have ended when a download begins, so that it is equal whether they share a link."""
+CASES = [
+    (method, entry)
+    for method in METHODS
+    for entry in CHANGED
+    if not (method in IN_STEP and entry == "clients.network.shared.duplex")
+]
 TONIGHT = set(drawn(CASES, 12, "idle keys"))
 
 
