@@ -104,9 +104,13 @@ def in_short(error: BaseException) -> str:
 
 def unreadable(file: str | Path, error: BaseException) -> str:
     """Return why a file cannot be read, of which reading has ended in `error`."""
-    with suppress(OSError), Path(file).expanduser().open("rb") as content:
-        if content.read(len(POINTER)) == POINTER:
-            return IS_POINTER
+    path = Path(file)
+    with suppress(OSError, RuntimeError):  # the latter for a home that nobody has
+        path = path.expanduser()
+        if path.is_file():  # to open a pipe would wait for somebody who writes
+            with path.open("rb") as content:
+                if content.read(len(POINTER)) == POINTER:
+                    return IS_POINTER
     return f"cannot be read: {in_short(error)}"
 
 
