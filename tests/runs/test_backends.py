@@ -230,7 +230,7 @@ def helpers():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("nth", [1, 2, 3], ids=["the holder of news", "the first worker", "the second worker"])
 def test_an_interrupt_while_a_process_begins_leaves_none_behind(tmp_path, monkeypatch, nth, number):
-    begins, begun, before = SpawnProcess.start, [], signal.getsignal(signal.SIGTERM)
+    begins, begun, before = SpawnProcess.start, [], signal.getsignal(number)
 
     def start(process):
         begins(process)
@@ -239,12 +239,12 @@ def test_an_interrupt_while_a_process_begins_leaves_none_behind(tmp_path, monkey
             os.kill(os.getpid(), number)
 
     monkeypatch.setattr(SpawnProcess, "start", start)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the command line does
+    signal.signal(number, signal.default_int_handler)  # as the command line does; a shell's background has none
     try:
         with pytest.raises(KeyboardInterrupt):
             run(study(grid={"train.lr": [0.1, 0.2]}), tmp_path / "run", replace(TIMING, jobs=2))
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
     assert len(begun) == nth
     assert not helpers()
 
