@@ -115,18 +115,24 @@ def _client_data(
     images = device and Images(
         dataset, device, net.dtype, channels_last=net.channels_last, augment=augment, ignored=train.ignore_index
     )
+    data = dealt(scenario, shares, fleet, images or None)
+    if net.needs_batches_of_two:
+        data.check_no_single()
+    return data
+
+
+def dealt(scenario: Scenario, shares: Sequence[Ints], fleet: Fleet, images: Images | None = None) -> ClientData:
+    """Return which samples each client computes on, in which mini-batches, as the section `train` says."""
+    train = scenario.train
     rest: Rest = "carry" if train.batches == "full" else "drop" if train.drop_last else "keep"
-    data = ClientData(
+    return ClientData(
         shares,
         counts_of_clients(train.batch_size, fleet, "train.batch_size"),
         counts_of_clients(train.local_epochs, fleet, "train.local_epochs"),
         rest=rest,
         seed=scenario.seed,
-        images=images or None,
+        images=images,
     )
-    if net.needs_batches_of_two:
-        data.check_no_single()
-    return data
 
 
 def _wire(scenario: Scenario, round_cuts: Sequence[int]) -> Wire:

@@ -19,9 +19,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sfl_sim.build.clock import burst_of, server_workers
-from sfl_sim.build.optimisation import counts_of_clients
+from sfl_sim.build.method import dealt
 from sfl_sim.build.registry import find_method, method_options
-from sfl_sim.data.batches import ClientData, Rest
 from sfl_sim.data.partition import cyclic_clients, label_order
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.methods.pooled import Pooled
@@ -577,25 +576,23 @@ def _edges_carry(trial: StoredTrial, rows: pd.DataFrame) -> Finding:
 def samples_are_trained(trial: StoredTrial) -> Finding:
     """Samples are trained: in every round each participant computes on all that it was dealt, less what was lost."""
     scenario, clients = trial.scenario, trial.clients
-    train, kind = scenario.train, find_method(scenario.method.name)
+    kind = find_method(scenario.method.name)
     if trial.goes_on:
         return Untold("local training goes on from one round into the next")
     if issubclass(kind, Pooled) or getattr(kind, "equal_steps", False):
         return Untold(f"how many samples {scenario.method.name} asks of a client")
-    shares = [np.arange(n) for n in clients["samples"]]
-    size = counts_of_clients(train.batch_size, trial.fleet, "train.batch_size")
-    passes = counts_of_clients(train.local_epochs, trial.fleet, "train.local_epochs")
-    rest: Rest = "carry" if train.batches == "full" else "drop" if train.drop_last else "keep"
-    dealt = ClientData(shares, size, passes, rest=rest)
+    data = dealt(scenario, [np.arange(n) for n in clients["samples"]], trial.fleet)
     ops = trial.ops[places.at(trial.ops["node"], places.DEVICE) & (trial.ops["step"] >= 0)]
     ops = ops[ops["kind"].isin(["forward", "train"])].drop_duplicates(BATCH)
     macs = ops.groupby(["round", "client"])["macs"].agg(["sum", "max"])
     took_part = trial.tables["participants"]
     keys, owners = pd.MultiIndex.from_frame(took_part[BATCH[:2]]), took_part["client"].tolist()
-    of_all = [dealt.samples(client) * (dealt.passes(client) if rest == "carry" else 1) for client in owners]
-    largest = np.minimum(of_all, [dealt.size(client) for client in owners])
+    of_all = [
+        data.samples(client) * (data.passes(client) if scenario.train.batches == "full" else 1) for client in owners
+    ]
+    largest = np.minimum(of_all, [data.size(client) for client in owners])
     trained = (macs["sum"] / macs["max"]).reindex(keys).fillna(0).to_numpy() * largest
-    n_dealt = np.array([dealt.seen(client) for client in owners])
+    n_dealt = np.array([data.seen(client) for client in owners])
     lost = keys.isin(pd.MultiIndex.from_frame(_who_was_lost(trial)))
     why = "{s:g} samples were trained, {n} were dealt"
     return _breach("participants", took_part, _differ(trained, n_dealt) & ~lost, why, s=trained, n=n_dealt)
