@@ -1,0 +1,228 @@
+"""Whether two modules are trained alike: outputs, gradients, buffers and random draws, step by step."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sfl_sim.errors import in_short
+from sfl_sim.models.global_draws import drawing
+from sfl_sim.models.plain_state import ReadError, attributes_of, changed, poison
+
+LAST_BITS = 1000
+"""Largest difference that counts as rounding, in units of the last bit of a tensor's largest number."""
+NOTHING = 0.01
+"""Share of the largest number of all tensors that counts as a tensor's largest if all of it is rounding."""
+LEARNING_RATE = 0.1
+Tensors = Mapping[str, Tensor | None]
+"""Tensors by name; None for a gradient that is none."""
+Trained = Mapping[str, Tensors]
+"""What came of a batch, by kind."""
+
+
+class Learner(Protocol):
+    """One client's model, which can be trained step by step."""
+
+    def forward(self, x: Tensor, training: bool) -> Tensor:
+        """Run a batch through the model; a graph waits for `backward` if it is training."""
+
+    def backward(self, gradient: Tensor) -> None:
+        """Compute the gradients of the last training batch, given the one at its output."""
+
+    def gradients(self) -> Tensors:
+        """Gradients by the parameter's name."""
+
+    def state(self) -> Tensors:
+        """Parameters and buffers by name."""
+
+    def step(self) -> None:
+        """Change the parameters by their gradients, which are none afterwards."""
+
+
+class Alone(Learner):
+    """A module that one client has for itself, in training mode at first as in anybody's own loop.
+
+    Attributes:
+        names: names of its parameters and buffers that are compared, and what they are called in the comparison.
+    """
+
+    def __init__(self, module: nn.Module, names: Mapping[str, str]) -> None:
+        self.module = module.train()
+        self.names = names
+        self._mode, self._outputs = True, torch.empty(0)
+
+    def forward(self, x: Tensor, training: bool) -> Tensor:
+        if training != self._mode:
+            self.module.train(training)
+        self._mode = training
+        outputs = answer_of(self.module(x.clone()))
+        if training:
+            self._outputs = outputs
+        return outputs.detach()
+
+    def backward(self, gradient: Tensor) -> None:
+        if self._outputs.requires_grad:
+            torch.autograd.backward(self._outputs, gradient)
+
+    def gradients(self) -> Tensors:
+        return {self.names[name]: weight.grad for name, weight in self._parameters().items() if name in self.names}
+
+    def state(self) -> Tensors:
+        held = self._parameters() | dict(self.module.named_buffers(remove_duplicate=False))
+        return {self.names[name]: tensor.detach().clone() for name, tensor in held.items() if name in self.names}
+
+    def step(self) -> None:
+        for weight in self.module.parameters():
+            if weight.grad is not None:
+                weight.data -= LEARNING_RATE * weight.grad
+            weight.grad = None
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        return dict(self.module.named_parameters(remove_duplicate=False))
+
+
+def answer_of(outputs: Any) -> Tensor:
+    """Return the tensor that a model answers: its output, the only one of a tuple or list, or `logits`.
+
+    Raises TypeError for anything else.
+    """
+    if isinstance(outputs, list | tuple) and len(outputs) == 1:
+        (outputs,) = outputs
+    if not isinstance(outputs, Tensor):
+        outputs = outputs.get("logits") if isinstance(outputs, dict) else getattr(outputs, "logits", outputs)
+    if not isinstance(outputs, Tensor):
+        raise TypeError(f"gives a {type(outputs).__name__} and not a tensor")
+    return outputs
+
+
+def difference(whole: nn.Module, sequence: nn.Module, samples: Tensor, last_bits: int = LAST_BITS) -> str | None:
+    """Say what `sequence` does otherwise than `whole`, whose tensors it holds; None if nothing.
+
+    Copies of both are trained for three steps and evaluated after the last two, with equal random states: outputs,
+    gradients, parameters, buffers, draws, and what a step leaves in an attribute for a later one, which nothing but
+    the module itself can keep.
+
+    Args:
+        whole: a module that takes `samples`.
+        sequence: another one, whose parameters and buffers are those of `whole`, under any names.
+        samples: a batch of at least two, of random numbers or tokens.
+        last_bits: as `LAST_BITS`; 0: to the bit.
+    """
+    names: dict[int, str] = {}
+    for name, tensor in _tensors(whole).items():
+        names.setdefault(id(tensor), name)
+    try:
+        first = Alone(copy.deepcopy(whole), {name: names[id(tensor)] for name, tensor in _tensors(whole).items()})
+        other = {name: names[id(tensor)] for name, tensor in _tensors(sequence).items() if id(tensor) in names}
+        second = Alone(copy.deepcopy(sequence), other)
+    except Exception as error:  # whatever a user's own attributes do
+        return f"cannot be copied: {in_short(error)}"
+    return first_difference([first], [second], [samples], last_bits)
+
+
+def first_difference(
+    alone: Sequence[Alone], others: Sequence[Learner], samples: Sequence[Tensor], last_bits: int = LAST_BITS
+) -> str | None:
+    """Say what `others` do otherwise than `alone`, one for each client, and first; None if nothing.
+
+    All clients run forward before the first runs backward. A client's module may keep what it likes in attributes if it
+    never reads it in a later step, or if it stays what it has been since the first step and is the same at all clients.
+    """
+    left: list[list[dict[str, Any]]] = []
+    for number, training in enumerate((True, True, False, True, False)):
+        batches = [x.roll(number, 0).roll(number, -1) for x in samples]
+        if number == 3:
+            lasting = changed(left[0][0], left[1][0]) | {key for kept in left[1] for key in changed(left[1][0], kept)}
+            for learner in alone:
+                poison(learner.module, lasting)
+        try:
+            expected = _run(alone, batches, number, training)
+        except ReadError as error:
+            layer, _, name = str(error).rpartition(".")
+            return (
+                f"{f'layer {layer!r}' if layer else 'it'} reads its attribute {name!r}, which a step before has changed"
+                f": make it a buffer, self.register_buffer({name!r}, torch.tensor(...))"
+            )
+        except Exception as error:  # whatever a user's own layers do
+            return f"fails in {_mode(training)} before it is cut: {in_short(error)}"
+        if training:
+            left.append([attributes_of(learner.module) for learner in alone])
+        try:
+            seen = _run(others, batches, number, training)
+        except Exception as error:
+            return f"fails in {_mode(training)} once it is cut: {in_short(error)}"
+        for client, (right, other) in enumerate(zip(expected, seen, strict=True), 1):
+            what = _unlike(right, other, last_bits)
+            if what:
+                whose = f" of client {client}" if client < len(expected) and len(alone) > 1 else ""
+                return f"{what}{whose} in {_mode(training)}"
+        for trained in (*alone, *others):
+            trained.step()
+    return None
+
+
+def _run(learners: Sequence[Learner], batches: Sequence[Tensor], seed: int, training: bool) -> list[Trained]:
+    """Run a batch through each learner, and back; gives what came of it by kind, and at last the random states."""
+    with drawing(seed), torch.set_grad_enabled(training):
+        outputs = [learner.forward(x, training) for learner, x in zip(learners, batches, strict=True)]
+        if training:
+            for learner, out in zip(learners, outputs, strict=True):
+                generator = torch.Generator().manual_seed(seed)
+                learner.backward(torch.randn(out.shape, generator=generator, dtype=out.dtype))
+        of_numpy = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
+        draws = {"torch": torch.get_rng_state(), "numpy": _tensor([*of_numpy["key"], of_numpy["pos"]]),
+                 "Python": _tensor(random.getstate()[1])}  # fmt: skip
+    came: list[Trained] = [
+        {"the output": {"": out}, "the gradient of": learner.gradients() if training else {}, "": learner.state()}
+        for learner, out in zip(learners, outputs, strict=True)
+    ]
+    return [*came, {"the number of draws from": draws}]
+
+
+def _unlike(right: Trained, other: Trained, last_bits: int) -> str | None:
+    """Say which tensor of `right` is not the same, or not there, in `other`."""
+    for kind, tensors in right.items():
+        most = max(map(_largest, tensors.values()), default=0)
+        for name, tensor in tensors.items():
+            what, twin = f"{kind} {name!r}" if name else kind, other[kind].get(name)
+            if tensor is None or twin is None:
+                if tensor is not twin:
+                    return f"{what.strip()} is {'not ' if twin is None else ''}there"
+                continue
+            if tensor.shape != twin.shape:
+                return f"{what.strip()} has shape {list(twin.shape)} instead of {list(tensor.shape)}"
+            if torch.equal(tensor, twin):
+                continue
+            apart = _apart(tensor, twin)
+            bit = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0
+            if apart > last_bits * bit * max(_largest(tensor), NOTHING * most):
+                return f"{what.strip()} differs by {apart:.3g}"
+    return None
+
+
+def _apart(a: Tensor, b: Tensor) -> float:
+    a, b = a.double(), b.double()
+    differ = (a != b) & ~(a.isnan() & b.isnan())
+    return float((a - b)[differ].abs().nan_to_num(torch.inf).max()) if differ.any() else 0.0
+
+
+def _largest(tensor: Tensor | None) -> float:
+    return 0.0 if tensor is None or not tensor.numel() else float(tensor.double().abs().nan_to_num(0, 0).max())
+
+
+def _mode(training: bool) -> str:
+    return "training" if training else "evaluation"
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+
+
+def _tensor(numbers: Any) -> Tensor:
+    return torch.tensor(np.asarray(numbers, dtype=np.int64))
