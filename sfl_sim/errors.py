@@ -27,6 +27,8 @@ USUAL_NAMES: Mapping[str, Sequence[str]] = {
     "uplink": ["uplink_bps"], "upload_rate": ["uplink_bps"], "wd": ["weight_decay"],
 }  # fmt: skip
 """Names that others use, in small letters, and what the same is called here: edit distance does not know them."""
+INTERRUPTED = 130
+"""The exit code after Ctrl-C or `kill`."""
 POINTER = b"version https://git-lfs"
 """How a file of Git LFS begins that stands for another one."""
 IS_POINTER = "is a pointer of Git LFS and not the file itself, which `git lfs pull` fetches"

@@ -10,7 +10,6 @@ import errno
 import logging
 import os
 import re
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from typer.main import get_group
 from sfl_sim.cli.run import advise, benchmark, privacy, reprice, run
 from sfl_sim.cli.show import check, landscape, lists, report
 from sfl_sim.console import Interrupted, say
-from sfl_sim.errors import ScenarioError, own_place
+from sfl_sim.errors import INTERRUPTED, OutputError, ScenarioError, own_place
 from sfl_sim.features.devices.command import devices
 from sfl_sim.features.live.command import compare, live
 from sfl_sim.features.serve.command import serve
@@ -35,7 +34,6 @@ from sfl_sim.scenario.problems import keys_named
 
 COMMANDS = (run, check, report, whatif, advise, reprice, benchmark, privacy, serve, compare, landscape)
 GROUPS = (live, devices, lists)
-INTERRUPTED = 130
 SAFE_PATH = "PYTHONSAFEPATH"
 """Set, it keeps `python -c`, with which multiprocessing begins its processes, from importing what lies around."""
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # click's, which newer versions of typer bundle
@@ -73,11 +71,10 @@ def common(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the console script."""
+    """Run a command line. Raises SystemExit, with 130 after an interrupt."""
     given = [*map(_without_tilde, sys.argv[1:] if argv is None else argv)]
     debug, allowed = "--debug" in given, "--allow-code" in given
     arguments = [argument for argument in given if argument not in ("--debug", "--allow-code")]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` keeps what there is, as Ctrl-C does
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # of a terminal, a pipe or a file
             stream.reconfigure(errors="backslashreplace")  # a character that it cannot show ends no run
@@ -87,8 +84,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             if app(arguments, standalone_mode=False) == INTERRUPTED:  # newer versions of typer catch Ctrl-C themselves
                 raise KeyboardInterrupt
     except Interrupted:
-        hint = "; the same command with --resume goes on from there" if arguments[0] in ("run", "privacy") else ""
-        _fail(f"interrupted{hint}", INTERRUPTED)
+        _fail(f"interrupted{_how_to_go_on(arguments)}", INTERRUPTED)
+    except OutputError as error:
+        _fail(f"failed: {error}{_how_to_go_on(arguments)}", 1, error if debug else None)
     except (KeyboardInterrupt, typer.Abort):
         hint = "; the same command goes on from there" if arguments[:1] == ["benchmark"] else ""
         _fail(f"interrupted{hint}", INTERRUPTED)
@@ -102,6 +100,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             _fail(str(ScenarioError("File name too long", found=error.filename)), 2, error if debug else None)
         _fail(f"failed: {str(error) or type(error).__name__}{own_place(error)}", 1, error if debug else None)
+
+
+def _how_to_go_on(arguments: Sequence[str]) -> str:
+    return "; the same command with --resume goes on from there" if arguments[0] in ("run", "privacy") else ""
 
 
 def _with_command(arguments: list[str]) -> list[str]:

@@ -74,7 +74,7 @@ def results_in_terminal(folder: Path) -> TerminalTable:
         number = plural(len(seeds), "seed") if len(seeds) > 1 else ""
         rows.append([Cell(variant.name, number), *(column.cell(seeds) for column in columns)])
     if unequal:
-        about.append("–: seeds with unequal numbers of rounds have no median; --resume runs the rest.")
+        about.append("–: seeds with unequal numbers of rounds have no median.")
     return Table(["Variant", *(SHOWN[column.key] for column in columns)], rows, note="\n".join(about)).in_terminal()
 
 

@@ -41,7 +41,7 @@ def write_file(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except OSError:
+    except BaseException:  # Ctrl-C, too
         remove(part)
         raise
 
@@ -141,7 +141,7 @@ def _unwritable(error: Exception, run: Path) -> OutputError | None:
         return OutputError(f"cannot write to {run}: the folder is gone")
     cause = error.__cause__ if isinstance(error, ScenarioError) else error  # a report's, which may be written alone
     if isinstance(cause, OSError) and cause.errno in FULL:
-        return OutputError(f"cannot write to {run}: {cause.strerror}; --resume goes on from what is there")
+        return OutputError(f"cannot write to {run}: {cause.strerror}")
     return None
 
 

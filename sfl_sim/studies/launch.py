@@ -47,10 +47,9 @@ class TrialsFailed(RuntimeError):
     """
 
     outcome: Outcome | None = None
-    again = "--resume"
 
-    def __init__(self, failures: Sequence[Failure], n_trials: int) -> None:
-        self.failures = failures
+    def __init__(self, failures: Sequence[Failure], n_trials: int, again: str = "--resume") -> None:
+        self.failures, self.again = failures, again
         first, *others = failures
         more = f", and {len(others)} more" if others else ""
         super().__init__(

@@ -143,7 +143,8 @@ def run_study(
         elif why:
             notify(Warned(None, f"{why}: this run goes to {path}"))
         if folder.is_restarted:
-            notify(Warned(None, f"an interrupted run in {path} begins anew; --resume would have gone on with it"))
+            hint = "" if settings.backend == "live" else "; --resume would have gone on with it"
+            notify(Warned(None, f"an interrupted run in {path} begins anew{hint}"))
         notify(planned(study))
         if settings.timing_only and any(variant.scenario.report.leakage for variant in study.variants):
             notify(Warned(None, "report.leakage: nothing is trained, so nothing is attacked"))
@@ -160,7 +161,8 @@ def run_study(
             notify(Reused(number, run))
         trials({n: v for n, v in enumerate(study.variants) if n not in kept}, folder, settings, notify)
         if failures := folder.failures():
-            error = TrialsFailed(list(failures), len(study.variants))
+            again = "the same command" if settings.backend == "live" else "--resume"
+            error = TrialsFailed(list(failures), len(study.variants), again)
             for traceback in failures.values():
                 error.add_note(traceback)
             raise error

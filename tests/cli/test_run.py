@@ -153,14 +153,15 @@ def test_a_killed_run_leaves_nothing_that_looks_complete(scenario, tmp_path):
 def test_ctrl_c_or_kill_before_anything_is_trained_is_said_and_leaves_nothing(scenario, tmp_path):
     """Newer versions of typer turn Ctrl-C into an exit code of their own; a shell's background job ignores it."""
     code = """\
-import os, signal, sfl_sim.studies.train as study
-from sfl_sim.cli import main
+import os, signal, sys, sfl_sim.studies.train as study
+from sfl_sim.__main__ import main
 
-signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv = ["sfl-sim", "tiny.yaml", "--out", "run"]
 for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     study.check = lambda *_, **__: os.kill(os.getpid(), number)
     try:
-        main(["tiny.yaml", "--out", "run"])
+        main()
     except SystemExit as stop:
         assert stop.code == 130
 """

@@ -14,9 +14,12 @@ from sfl_sim.cli import main
 from sfl_sim.data.builtin import synthetic
 from sfl_sim.data.loading import DATASETS
 from sfl_sim.errors import ScenarioError
-from sfl_sim.runs.news import Ended, Warned
+from sfl_sim.runs.backends import _one_by_one
+from sfl_sim.runs.news import Ended, Warned, silent
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import load, parse
+from sfl_sim.store import Failure, write_failure
+from sfl_sim.studies.launch import TrialsFailed
 from sfl_sim.studies.train import check, run_study
 
 pytestmark = pytest.mark.usefixtures("without_pages")
@@ -123,7 +126,7 @@ def test_a_relative_target_is_known_once_its_reference_has_run_be_it_after_a_res
     assert "of the best accuracy of" in (tmp_path / "run" / "report.html").read_text()
 
 
-def warned(lr, out=None, resume=True, interrupt=False):
+def warned(lr, out=None, resume=True, interrupt=False, backend="local"):
     told = []
 
     def listen(news):
@@ -133,7 +136,8 @@ def warned(lr, out=None, resume=True, interrupt=False):
 
     study = parse(SCENARIO | {"train": SCENARIO["train"] | {"lr": lr}})
     with suppress(KeyboardInterrupt):
-        run_study(study, out, Settings(timing_only=True, resume=resume), listen)
+        settings = Settings(timing_only=True, resume=resume, backend=backend)
+        run_study(study, out, settings, listen, *([_one_by_one] if backend == "live" else []))
     return [news.problem for news in told if isinstance(news, Warned)]
 
 
@@ -145,6 +149,21 @@ def test_an_interrupted_run_that_begins_anew_says_so(tmp_path, monkeypatch):
     assert "--resume" in again
     assert warned(0.1, resume=True) == []
     assert warned(0.1, resume=False) == []
+
+
+def test_live_runs_which_nothing_resumes_get_no_advice_to_resume(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    warned(0.1, resume=False, interrupt=True, backend="live")
+    (again,) = warned(0.1, resume=False, backend="live")
+    assert "begins anew" in again
+    assert "--resume" not in again
+
+    def fails(variants, folder, settings, notify):
+        write_failure(folder.trial_folder(0), Failure("tiny", 0, 1, "NodeFailed: all clients have gone away"))
+
+    with pytest.raises(TrialsFailed) as raised:
+        run_study(parse(SCENARIO), tmp_path / "failed", Settings(backend="live"), silent, fails)
+    assert raised.value.again == "the same command"
 
 
 def test_a_run_that_finds_nothing_to_resume_says_so(tmp_path, monkeypatch):

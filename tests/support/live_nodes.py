@@ -113,7 +113,7 @@ def one_agent(node, address, key, allow_code=True, server="tcp://127.0.0.1"):
     def serve():
         try:
             asyncio.run(started.serve(address, key, server))
-        except ScenarioError as error:
+        except (ScenarioError, agent.EndedEarly) as error:
             errors.append(error)
 
     started = agent.Agent(node, agent.own_of, allow_code)

@@ -53,11 +53,20 @@ def measure(
         torch.set_num_threads(threads)
     chosen = None if cuts == "all" else [_cut(text) for text in cuts.split(",")] if cuts != "none" else []
     variant = study.variants[0]
-    with out.open("w", encoding="utf-8") as table, variant.places.locating():
-        measured(
-            variant.scenario, table, machine=name, cuts=chosen, batches=sizes, blank=blank,
-            device=pick_device(device), notify=(lambda row: None) if quiet else say,
-        )  # fmt: skip
+    part = out.with_name(out.name + ".part")
+    try:
+        with part.open("w", encoding="utf-8") as table, variant.places.locating():
+            measured(
+                variant.scenario, table, machine=name, cuts=chosen, batches=sizes, blank=blank,
+                device=pick_device(device), notify=(lambda row: None) if quiet else say,
+            )  # fmt: skip
+    except ScenarioError:
+        part.unlink()
+        raise
+    except KeyboardInterrupt:
+        say(f"the rows that are known are in {part}", err=True)
+        raise
+    part.replace(out)
     say(out)
 
 

@@ -21,7 +21,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from sfl_sim.build.code_version import code_version
 from sfl_sim.errors import ScenarioError, in_short
-from sfl_sim.features.live.links import RunKey, address_of
+from sfl_sim.features.live.links import RunKey, address_of, connection_of
 from sfl_sim.features.live.pickles import ForeignCode, Name, read, written
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Joined
@@ -32,12 +32,18 @@ MOST_AT_ONCE = 64
 """Jobs that a server of unlimited workers runs at the same time."""
 ANSWERS_S = 10.0
 """How long a driver may take to answer."""
+LAST_WORDS_S = 0.5
+"""How long after its connection has gone a node still reads what the driver has said before."""
 IMAGES = 0
 """The name of a node's own samples."""
 OVERTAKES_S = 20.0
 """How long a message waits for what the driver has sent before it."""
 
 now_s = time.monotonic
+
+
+class EndedEarly(RuntimeError):
+    """The run has ended before its last round, or without this node."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,7 @@ class Agent:
         self._queues: dict[bytes, asyncio.Queue[Any]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ended = asyncio.Event()
-        self._problem = ""
+        self._problem: Exception | None = None
 
     async def serve(self, driver: str, key: RunKey, server: str = "tcp://127.0.0.1") -> None:
         """Take orders of the driver at an address until it says that all is over, or goes away.
@@ -117,13 +123,13 @@ class Agent:
         Args:
             server: address without a port at which the server listens to clients.
 
-        Raises ScenarioError if no driver with this key answers.
+        Raises ScenarioError if no driver with this key answers, or it refuses this node, and EndedEarly.
         """
         self._loop = asyncio.get_running_loop()
         self._key, context = key, zmq.asyncio.Context()
         self._context = context
         self._control = key.client(context.socket(zmq.DEALER))
-        self._control.identity = address_of(self.node)
+        self._control.identity = connection_of(self.node)
         watch = self._control.get_monitor_socket()
         self._control.connect(driver)
         guard, port = None, 0
@@ -134,7 +140,7 @@ class Agent:
             self._spawn(self._receive())
         self.report("hello", version("sfl-sim"), code_version(), port)
         self._spawn(self._orders())
-        self._spawn(self._watched(watch))
+        self._spawn(self._watched(watch, driver.removeprefix("tcp://")))
         try:
             await self._ended.wait()
         finally:
@@ -144,7 +150,7 @@ class Agent:
                 guard.stop()
             context.destroy(linger=500)
         if self._problem:
-            raise ScenarioError(self._problem, key="--server", found=driver.removeprefix("tcp://"))
+            raise self._problem
 
     def _spawn(self, task: Any) -> None:
         running = self._loop.create_task(task)
@@ -154,14 +160,17 @@ class Agent:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            self.report("failed", in_short(error), "".join(traceback.format_exception(error)))
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.report("failed", in_short(error), "".join(traceback.format_exception(error)))
 
     def report(self, what: str, *about: Any) -> None:
         """Tell the driver; from any thread."""
         message = written((what, *about), self._name)
         self._loop.call_soon_threadsafe(lambda: self._control.send(message))
 
-    async def _watched(self, watch: Any) -> None:
+    async def _watched(self, watch: Any, driver: str) -> None:
         """End when the driver has gone away, or cannot be talked to."""
         known, until_s = "nobody listens there", now_s() + ANSWERS_S
         while True:
@@ -171,14 +180,26 @@ class Agent:
                 known = "whoever listens there has another key, or is no sfl-sim live"
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 known = ""
-            elif (event == zmq.EVENT_DISCONNECTED and not known) or (known and now_s() > until_s):
-                self._problem = known
-                self._ended.set()
+            elif event == zmq.EVENT_DISCONNECTED and not known:
+                await asyncio.sleep(LAST_WORDS_S)
+                self._end(EndedEarly("the connection to sfl-sim live has broken off before the end of the run"))
+            elif known and now_s() > until_s:
+                self._end(ScenarioError(known, key="--server", found=driver))
+
+    def _end(self, problem: Exception | None) -> None:
+        """End with the first problem that is told."""
+        if not self._ended.is_set():
+            self._problem = problem
+            self._ended.set()
 
     async def _orders(self) -> None:
         while True:
-            what, *about = self.read(await self._control.recv())
-            await getattr(self, f"do_{what}")(*about)
+            order = await self._control.recv()
+            try:
+                what, *about = self.read(order)
+                await getattr(self, f"do_{what}")(*about)
+            except Exception as error:  # of which the driver ends the run
+                self._fail(error)
 
     def read(self, data: bytes) -> Any:
         """Give the object of a message; names are of what is here."""
@@ -297,9 +318,13 @@ class Agent:
         """Tell the time."""
         self.report("pong", sent_s, now_s())
 
-    async def do_end(self) -> None:
-        """End."""
-        self._ended.set()
+    async def do_end(self, why_early: str) -> None:
+        """End with the run."""
+        self._end(EndedEarly(f"the run has ended early: {why_early}") if why_early else None)
+
+    async def do_refuse(self, problem: str, allowed: str | None) -> None:
+        """End, since the run has no use for a node with this number."""
+        self._end(ScenarioError(problem, key="--client", found=self.node, allowed=allowed))
 
     # ---------------------------------------------------------------------------------------------------- messages
 

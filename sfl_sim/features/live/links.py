@@ -84,6 +84,11 @@ def address_of(node: Node) -> bytes:
     return str(node).encode()
 
 
+def connection_of(node: Node) -> bytes:
+    """Draw the name of a node's connection to the driver: another one for every agent that shows the same number."""
+    return b"%s %s" % (address_of(node), os.urandom(4).hex().encode())
+
+
 def process_of(node: Node) -> Node:
     """Give the node whose process stands for a node: servers of every role are one."""
     return SERVER if isinstance(node, ServerNode) else node

@@ -66,7 +66,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)  # before anything starts threads, which a copy of this process would lack
-    from sfl_sim.features.live.agent import IMAGES, Agent
+    from sfl_sim.features.live.agent import IMAGES, Agent, EndedEarly
     from sfl_sim.scenario.own_code import Permission, permitted
 
     nodes, driver, secret, recipe, server = pickle.load(sys.stdin.buffer)
@@ -74,7 +74,8 @@ def main() -> None:
         own, children = {IMAGES: recipe()}, {}
     for node in nodes:
         if not (child := os.fork()):
-            asyncio.run(Agent(node, lambda _: own, allow_code=True).serve(driver, RunKey(secret), server))
+            with suppress(EndedEarly):  # as the driver says
+                asyncio.run(Agent(node, lambda _: own, allow_code=True).serve(driver, RunKey(secret), server))
             os._exit(0)
         children[child] = node
     while children:

@@ -75,6 +75,8 @@ class Machines:
         n_clients: how many clients there are.
 
     Attributes:
+        tell: told, in a sentence, of clients that have gone away, and of agents that are refused.
+        problem: why the run ends early, for its nodes; empty if it does not.
         lost: clients whose processes have gone away.
         on_lost: called with each of them.
         offsets: of the clocks.
@@ -83,6 +85,8 @@ class Machines:
 
     key: RunKey
     n_clients: int
+    tell: Callable[[str], None] = lambda _: None
+    problem: str = ""
     lost: set[int] = field(default_factory=set)
     on_lost: Callable[[int], None] = lambda _: None
     offsets: dict[Node, Offset] = field(default_factory=dict)
@@ -97,6 +101,7 @@ class Machines:
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._watch, zmq.POLLIN)
         self._connections: dict[int, Node] = {}
+        self._names: dict[Node, bytes] = {}
         self._ports: dict[Node, int] = {}
         self._ready: dict[Node, str] = {}
         self._has_begun = False
@@ -157,7 +162,6 @@ class Machines:
     def begin(self, own: Any, threads: int = 1, host: str = "127.0.0.1") -> None:
         """Get all nodes ready: their data, which they make of `own`, and their way to the server."""
         self._has_begun = True
-        self._socket.router_handover = False  # from now on, nobody takes a number that is taken
         self._ready.clear()
         settings = {"own": own, "threads": threads, "server": f"tcp://{host}:{self._ports[SERVER]}"}
         for node in self.nodes:
@@ -189,9 +193,9 @@ class Machines:
 
     def close(self) -> None:
         """Let all nodes end."""
-        with suppress(NodeFailed):
-            for node in self.there:
-                self.order(node, "end")
+        for node in self.there:
+            with suppress(NodeFailed):
+                self.order(node, "end", self.problem)
         time.sleep(0.05)
         self._guard.stop()
         self._socket.disable_monitor()
@@ -206,9 +210,9 @@ class Machines:
             self._gone.clear()
             for each in self.there:
                 self.order(each, "drop", gone)
-        if node not in self.lost:
+        if node in self._names:
             try:
-                self._socket.send_multipart([address_of(node), written((what, *about))])
+                self._socket.send_multipart([self._names[node], written((what, *about))])
             except zmq.ZMQError:
                 self._lose(node)
 
@@ -217,28 +221,36 @@ class Machines:
         ready = dict(self._poller.poll(max(0, round(1000 * at_most_s))))
         if self._socket in ready:
             name, message = self._socket.recv_multipart(copy=False)
-            node = _node(bytes(name))
+            node = _node(bytes(name).split()[0])
             what, *about = read(bytes(message), self._find)
             if what == "hello":
-                if self._has_begun:  # without this agent, which waits for the end
+                if refused := self._refusal(node, about[0]):
+                    with suppress(zmq.ZMQError):  # it is gone
+                        self._socket.send_multipart([bytes(name), written(("refuse", *refused))])
+                    self.tell(f"an agent for client {node} is refused: {refused[0]}")
                     return True
-                self._connections[message.get(zmq.SRCFD)] = node
-            getattr(self, f"_on_{what}")(node, *about)
+                self._names[node], self._connections[message.get(zmq.SRCFD)] = bytes(name), node
+            if self._names.get(node) == bytes(name):
+                getattr(self, f"_on_{what}")(node, *about)
         elif self._watch in ready:
             gone = self._connections.pop(parse_monitor_message(self._watch.recv_multipart())["value"], None)
             if gone is not None:
                 self._lose(gone)
         return bool(ready)
 
-    def _on_hello(self, node: Node, release: str, code: str, port: int) -> None:
+    def _refusal(self, node: Node, release: str) -> tuple[str, str | None] | None:
+        """Say why a new agent cannot be this node, and what could; None if it can."""
+        if node not in self.nodes:
+            return "no such client", f"0 to {self.n_clients - 1}"
+        if node in self._ports:
+            return "another agent has this number", None
         if release != (mine := version("sfl-sim")):
-            raise ScenarioError(f"node {node} has another sfl-sim", key="nodes", found=release, allowed=mine)
+            return f"it has sfl-sim {release}, and the run {mine}", None
+        return ("the run has begun without it", None) if self._has_begun else None
+
+    def _on_hello(self, node: Node, _: str, code: str, port: int) -> None:
         if code != code_version():
             self.differ.append(node)
-        if node != SERVER and not 0 <= int(str(node)) < self.n_clients:
-            raise ScenarioError("no such client", key="nodes", found=node, allowed=f"0 to {self.n_clients - 1}")
-        if node in self._ports:
-            raise ScenarioError("two agents have this number", key="nodes", found=node)
         self._ports[node] = port
         self.lost -= {node}  # an agent may be started again as long as others are waited for
 
@@ -272,14 +284,20 @@ class Machines:
         raise error
 
     def _lose(self, node: Node) -> None:
-        """Notice that a node has gone away, with all that it was doing. Raises NodeFailed if it was the server."""
+        """Notice that a node has gone away, with all that it was doing.
+
+        Raises NodeFailed if it was the server, or the last client of a run that has begun, to which none comes back.
+        """
         if node == SERVER:
             raise NodeFailed("the server's process has gone away")
         if node in self.lost:
             return
         assert isinstance(node, int)
         self.lost.add(node)
-        self._ports.pop(node, None)
+        del self._ports[node], self._names[node]
+        self.tell(f"client {node} has gone away")
+        if self._has_begun and len(self.lost) == self.n_clients:
+            raise NodeFailed("all clients have gone away")
         gone = {number: job for number, job in self._jobs.items() if node in job.nodes}
         for number, job in gone.items():
             del self._jobs[number]

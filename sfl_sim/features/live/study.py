@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sfl_sim.build.registry import find_method
 from sfl_sim.build.setup import setup_of
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import ScenarioError, in_short
 from sfl_sim.features.live.agent import Agent, own_of
 from sfl_sim.features.live.calibration import calibrate_live
 from sfl_sim.features.live.links import RunKey
@@ -131,8 +131,9 @@ def _one_by_one(
                     seen = f"{trial.slowdown:.3g} times as slow as in the scenario"
                     notify(Warned(number, f"this machine emulates it {seen}; its seconds are told as the scenario's"))
             attempt(number, variant, folder.trial_folder(number), settings, notify, trial.experiment)
-        if failure := read_failure(folder.trial_folder(number)):
-            notify(Failed(number, failure))
+            if failure := read_failure(folder.trial_folder(number)):
+                machines.problem = str(failure)
+                notify(Failed(number, failure))
 
 
 def _warn(notify: Notify, number: int, problem: str) -> None:
@@ -148,7 +149,7 @@ def gathered(
     n, recipe = len(setup.shares), OfScenario(setup.scenario)
     with ExitStack() as stack:
         host = "127.0.0.1" if nodes.are_here else host_of(nodes.listen) if nodes.listen else socket_address()
-        machines = Machines(RunKey.new() if nodes.key is None else _key_in(nodes.key), n)
+        machines = Machines(RunKey.new() if nodes.key is None else _key_in(nodes.key), n, tell)
         driver = machines.listen(f"tcp://{nodes.listen}" if nodes.listen else f"tcp://{host}")
         local = LocalNodes(
             machines.nodes if nodes.are_here else [SERVER], driver, machines.key, recipe, f"tcp://{host}"
@@ -163,9 +164,13 @@ def gathered(
                 f"waiting for {n} agents: sfl-sim live agent --server {nodes.listen} --key {nodes.key} "
                 f"--client 0 to {n - 1}"
             )
-        machines.gather(START_S if nodes.are_here else WAIT_S, why_gone)
-        machines.begin(recipe, threads, host)
-        yield machines
+        try:
+            machines.gather(START_S if nodes.are_here else WAIT_S, why_gone)
+            machines.begin(recipe, threads, host)
+            yield machines
+        except BaseException as error:
+            machines.problem = "interrupted" if isinstance(error, KeyboardInterrupt) else in_short(error)
+            raise
 
 
 def host_of(listen: str) -> str:
@@ -201,7 +206,7 @@ def agent(server: str, client: int, key: Path, *, allow_code: bool = False) -> N
         server: `host:port` at which its driver listens.
         allow_code: run code of packages that are not sfl-sim's own, too.
 
-    Raises ScenarioError if nobody listens there, or it has another key.
+    Raises ScenarioError if nobody listens there, or it has another key or no use for this client, and EndedEarly.
     """
     host_of(server)
     asyncio.run(Agent(client, own_of, allow_code).serve(f"tcp://{server}", RunKey.read(key)))

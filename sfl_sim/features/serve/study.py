@@ -24,7 +24,7 @@ from sfl_sim.scenario.concerns import NOT_LEARNED, Aside
 from sfl_sim.scenario.grid import names_without, points
 from sfl_sim.scenario.load import Study, Variant, digest, served, training
 from sfl_sim.scenario.serving import Serving
-from sfl_sim.store import RunFolder, is_whole, write_served
+from sfl_sim.store import RunFolder, is_begun, is_whole, write_served
 from sfl_sim.store.reading import file_of, read_table
 from sfl_sim.store.schema import tables
 from sfl_sim.studies.launch import Outcome, folder_of, launch
@@ -110,7 +110,7 @@ def answers_of(training: Study, run: Path | None, settings: Settings, notify: No
                 return answers
         except ScenarioError:
             continue
-    outcome = run_study(training, None, replace(settings, resume=True), notify)
+    outcome = run_study(training, None, replace(settings, resume=is_begun(Path("reports", training.name))), notify)
     if outcome.status != "complete":
         raise KeyboardInterrupt
     return ServedAnswers(outcome.folder)

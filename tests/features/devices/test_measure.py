@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -20,6 +21,9 @@ from sfl_sim.system.cost import WORK_COLUMNS
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import TextIO
+
+    from sfl_sim.scenario.sections import Scenario
 
 CPU = torch.device("cpu")
 SMALL = {
@@ -105,6 +109,27 @@ def test_what_is_interrupted_keeps_its_rows() -> None:
     with pytest.raises(KeyboardInterrupt):
         measure(parse(SMALL).variants[0].scenario, out, device=CPU, notify=notify)
     assert len(pd.read_csv(io.StringIO(out.getvalue()))) == 3
+
+
+def test_an_interrupted_table_does_not_look_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(scenario: Scenario, out: TextIO, **_: object) -> None:
+        out.write("device\nmine\n")
+        raise KeyboardInterrupt
+
+    def refused(scenario: Scenario, out: TextIO, **_: object) -> None:
+        raise ScenarioError("no such cut")
+
+    table, scenario, part = tmp_path / "rows.csv", tmp_path / "small.yaml", tmp_path / "rows.csv.part"
+    table.write_text("earlier\n")
+    scenario.write_text(json.dumps(SMALL))
+    for happens, code in ((interrupted, 130), (refused, 2)):
+        monkeypatch.setattr(measuring, "measure", happens)
+        sfl_sim("devices", "measure", scenario, "--out", table, code=code)
+        assert table.read_text() == "earlier\n"
+        assert part.exists() == (code == 130)
+    assert str(part) in capsys.readouterr().err
 
 
 def test_times_of_another_runtime_are_filled_into_blank_rows(

@@ -29,7 +29,7 @@ class Driver:
     """One end of the connection: sends orders, and takes reports."""
 
     def __init__(self):
-        self.key, self.context = RunKey.new(), zmq.Context()
+        self.key, self.context, self.names = RunKey.new(), zmq.Context(), {}
         self.guard = self.key.guard(self.context)
         self.socket = self.key.server(self.context.socket(zmq.ROUTER))
         self.address = f"tcp://127.0.0.1:{self.socket.bind_to_random_port('tcp://127.0.0.1')}"
@@ -37,7 +37,7 @@ class Driver:
         self.at = f"tcp://127.0.0.1:{self.server.bind_to_random_port('tcp://127.0.0.1')}"
 
     def order(self, node, what, *about):
-        self.socket.send_multipart([address_of(node), written((what, *about))])
+        self.socket.send_multipart([self.names[address_of(node).decode()], written((what, *about))])
 
     def take(self, what):
         """The next report, of this kind: who sends it, and what it is about."""
@@ -45,7 +45,9 @@ class Driver:
         name, message = self.socket.recv_multipart()
         kind, *about = read(message, allow_code=True)
         assert kind == what, about
-        return name.decode(), about
+        node = name.split()[0].decode()
+        self.names[node] = name
+        return node, about
 
     def end(self):
         self.guard.stop()
@@ -66,7 +68,7 @@ def node(driver):
     driver.take("hello")
     begin(driver, 0)
     yield started
-    driver.end()
+    driver.order(0, "end", "")
     thread.join(10)
     assert not thread.is_alive()
     assert not errors
@@ -101,7 +103,7 @@ def test_a_client_says_hello_and_the_server_where_it_listens(driver):
     assert hellos["3"][1:] == [code_version(), 0]
     assert hellos["server"][2] > 0
     for node in (3, SERVER):
-        driver.order(node, "end")
+        driver.order(node, "end", "")
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
@@ -176,17 +178,18 @@ def test_without_permission_it_runs_no_code_but_the_simulator_s(driver):
     assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("says_so", [True, False])
-def test_it_ends_when_its_driver_says_so_or_is_gone(says_so, driver):
+@pytest.mark.parametrize("order", [("end", "interrupted"), None], ids=["its driver says so", "its driver is gone"])
+def test_it_tells_a_run_that_ends_early_from_one_that_is_over(order, driver):
     _, thread, errors = one_agent(0, driver.address, driver.key)
     driver.take("hello")
-    if says_so:
-        driver.order(0, "end")
+    if order:
+        driver.order(0, *order)
     else:
         driver.end()
     thread.join(10)
-    assert not thread.is_alive()
-    assert not errors
+    (error,) = errors
+    assert isinstance(error, agent.EndedEarly)
+    assert ("interrupted" in str(error)) == bool(order)
 
 
 @pytest.mark.parametrize(("there", "problem"), [(False, "nobody"), (True, "key")])

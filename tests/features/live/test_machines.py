@@ -202,14 +202,25 @@ def test_a_driver_says_who_has_not_come(driver):
         machines.gather(0)
 
 
-def test_an_agent_whose_number_is_taken_is_refused_before_the_run_begins(driver):
+def refused(machines, number, address):
+    """The error with which an agent ends that shows this number."""
+    _, thread, errors = one_agent(number, address, machines.key)
+    until(machines, lambda: errors)
+    thread.join(10)
+    assert errors[0].key == "--client"
+    assert errors[0].found == number
+    return errors[0]
+
+
+def test_an_agent_whose_number_is_taken_is_refused_while_the_first_one_lives(driver):
     machines, address = driver
-    one_agent(1, address, machines.key)
+    first, thread, _ = one_agent(1, address, machines.key)
     until(machines, lambda: machines.there)
-    one_agent(1, address, machines.key)
-    with pytest.raises(ScenarioError) as raised:
-        until(machines, lambda: False)
-    assert (raised.value.key, raised.value.found) == ("nodes", 1)
+    refused(machines, 1, address)
+    assert machines.there == [1]
+    assert thread.is_alive()
+    gone(first)
+    until(machines, lambda: not machines.there)
 
 
 def test_an_agent_may_be_started_again_as_long_as_others_are_waited_for(driver):
@@ -225,14 +236,16 @@ def test_an_agent_may_be_started_again_as_long_as_others_are_waited_for(driver):
     assert machines.lost == set()
 
 
-@pytest.mark.parametrize("number", [2, 7, -1])
-def test_an_agent_with_a_number_that_no_client_has_is_refused(number, driver):
+@pytest.mark.parametrize("number", [2, 99, -1])
+def test_an_agent_with_a_number_that_no_client_has_ends_alone(number, driver):
     machines, address = driver
-    one_agent(number, address, machines.key)
-    with pytest.raises(ScenarioError) as raised:
-        machines.gather(10)
-    assert raised.value.key == "nodes"
-    assert (raised.value.found, raised.value.allowed) == (number, "0 to 1")
+    machines.tell = (told := []).append
+    one_agent(1, address, machines.key)
+    until(machines, lambda: machines.there)
+    assert refused(machines, number, address).allowed == "0 to 1"
+    assert machines.there == [1]
+    assert len(told) == 1
+    assert str(number) in told[0]
 
 
 def test_an_agent_of_another_release_is_refused_and_one_of_other_code_is_noted(driver, monkeypatch):
@@ -242,10 +255,7 @@ def test_an_agent_of_another_release_is_refused_and_one_of_other_code_is_noted(d
     until(machines, lambda: machines.there)
     assert machines.differ == [0]
     monkeypatch.setattr(agent, "version", lambda package: "0.0.1")
-    one_agent(1, address, machines.key)
-    with pytest.raises(ScenarioError) as raised:
-        machines.gather(10)
-    assert (raised.value.key, raised.value.found) == ("nodes", "0.0.1")
+    assert "0.0.1" in refused(machines, 1, address).problem
 
 
 def test_an_agent_with_another_key_is_not_there(driver):
@@ -255,16 +265,11 @@ def test_an_agent_with_another_key_is_not_there(driver):
         machines.gather(0.1)
 
 
-def test_a_late_agent_waits_for_the_end_and_disturbs_nobody():
+def test_a_late_agent_is_refused_and_disturbs_nobody():
     with thread_nodes(2) as (machines, agents):
         address = machines._socket.last_endpoint.decode()
-        late = [one_agent(number, address, machines.key) for number in (1, 7)]
-        machines.compare_clocks()
-        assert machines.lost == set()
-        for started, thread, errors in late:
-            gone(started)
-            thread.join(10)
-            assert not errors
+        for number in (1, 7):
+            refused(machines, number, address)
         machines.compare_clocks()
         assert machines.lost == set()
         assert agents[1].own.keys() == {agent.IMAGES}
@@ -295,12 +300,13 @@ def test_clocks_of_one_machine_are_equal_within_the_bound():
 
 def test_a_lost_client_is_told_once_and_gets_no_more_orders():
     with thread_nodes(2) as (machines, agents):
-        machines.on_lost = (told := []).append
+        machines.on_lost, machines.tell = (lost := []).append, (told := []).append
         gone(agents[0])
-        until(machines, lambda: told)
+        until(machines, lambda: lost)
         machines.order(0, "ping", 0.0)
         machines.compare_clocks()
-        assert told == [0]
+        assert lost == [0]
+        assert told == ["client 0 has gone away"]
         assert machines.there == [SERVER, 1]
         assert machines.offsets[0].bound_s == float("inf")
 
@@ -309,6 +315,24 @@ def test_without_its_server_a_run_fails():
     with thread_nodes(1) as (machines, agents):
         gone(agents[SERVER])
         with pytest.raises(NodeFailed, match="server"):
+            until(machines, lambda: False)
+
+
+def test_without_its_server_a_run_tells_its_clients_why_it_ends():
+    with thread_nodes(2) as (machines, agents):
+        gone(agents[SERVER])
+        with pytest.raises(NodeFailed) as raised:
+            until(machines, lambda: False)
+        machines.problem = str(raised.value)
+    assert all(machines.problem in str(agents[client]._problem) for client in (0, 1))
+
+
+def test_without_any_client_a_run_fails():
+    with thread_nodes(2) as (machines, agents):
+        gone(agents[0])
+        until(machines, lambda: machines.lost)
+        gone(agents[1])
+        with pytest.raises(NodeFailed, match="all clients"):
             until(machines, lambda: False)
 
 
