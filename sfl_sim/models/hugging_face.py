@@ -23,8 +23,15 @@ from sfl_sim.models.language import Positioned
 from sfl_sim.models.layers import Shape, check_fits, named
 
 KEY = "model.path"
-FAMILIES = ("gemma3_text", "gpt2", "llama", "mistral", "olmo2", "qwen2", "qwen3", "smollm3")
-"""Kinds of models that compute nothing outside their layers but angles and masks, as `Block` makes them."""
+FAMILIES = {
+    "gemma3_text": "layer_types", "gpt2": "none", "llama": "none", "mistral": "all", "olmo2": "none",
+    "qwen2": "layer_types", "qwen3": "layer_types", "smollm3": "layer_types",
+}  # fmt: skip
+"""Kinds of models that compute nothing outside their layers but angles and masks, as `Block` makes them.
+
+The value says which blocks see a window of `sliding_window` tokens: all, none, or those that `layer_types` names. A
+config may have both keys where transformers reads neither.
+"""
 NOT_COMPUTED = ("final_logit_softcapping", "use_bidirectional_attention", "add_cross_attention")
 """Keys of a config that ask for something else."""
 
@@ -73,7 +80,7 @@ class HuggingFace:
             raise
         except (OSError, ValueError, AttributeError) as error:
             raise ScenarioError(unreadable(self.config, error), key=KEY, found=str(self.config)) from error
-        if kind not in FAMILIES:
+        if kind not in [*FAMILIES]:  # it may be no word
             raise ScenarioError("is no such model", key=KEY, found=kind, allowed=FAMILIES)
         for name in NOT_COMPUTED:
             if sizes.get(name):
@@ -155,12 +162,13 @@ class Block(nn.Module):
 
     def __init__(self, base: Any, index: int) -> None:
         super().__init__()
-        kinds = getattr(base.config, "layer_types", None)
+        config = base.config
+        windows = FAMILIES[config.model_type]
+        kind = config.layer_types[index] if windows == "layer_types" else windows
         self.block = _linear(_first(base, "layers", "h")[index])
-        self.rotary = type(base.rotary_emb)(base.config) if hasattr(base, "rotary_emb") else None
-        kind = kinds[index] if kinds else "sliding_attention"
+        self.rotary = type(base.rotary_emb)(config) if hasattr(base, "rotary_emb") else None
         self.rotary_of_kind = {"layer_type": kind} if hasattr(self.rotary, "layer_types") else {}
-        self.window = getattr(base.config, "sliding_window", None) if kind == "sliding_attention" else None
+        self.window = config.sliding_window if kind in ("all", "sliding_attention") else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (n, T, D) to (n, T, D)."""

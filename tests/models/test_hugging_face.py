@@ -28,6 +28,9 @@ CASES = [
     ("llama", LLAMA | {"rope_parameters": STRETCHED, "tie_word_embeddings": True, "head_dim": 8}),
     ("mistral", LLAMA),
     ("mistral", LLAMA | {"sliding_window": 3}),
+    ("mistral", LLAMA | {"sliding_window": 3, "layer_types": ["full_attention", "sliding_attention"]}),
+    *((kind, LLAMA | {"sliding_window": 3}) for kind in ("llama", "olmo2")),  # where transformers reads no window
+    ("gpt2", GPT2 | {"sliding_window": 3, "layer_types": ["sliding_attention"] * 2}),
     ("olmo2", LLAMA),
     ("qwen2", LLAMA),
     ("qwen2", LLAMA | {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}),
