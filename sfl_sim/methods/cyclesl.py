@@ -100,7 +100,7 @@ class TrainPool(Step):
     name = "train"
 
     def work(self, part2: Replica, smashed: Sequence[Value]) -> Work:
-        return Work.total([part2.part.work(size, passes=3) for size in self.sizes] * self.epochs)
+        return Work.total([part2.part.work(size, 3, gradient=False) for size in self.sizes] * self.epochs)
 
     def run(self, part2: Replica, smashed: Sequence[Value]) -> None:
         z, labels = rows_of(smashed)

@@ -18,6 +18,7 @@ from sfl_sim.methods.server_copies import ClientVisit, ServerCopies
 from sfl_sim.models.heads import exit_cuts
 from sfl_sim.models.replica import Bundle
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, par, send
+from sfl_sim.training.exit_steps import exit_work
 
 NEWEST = 2 / 3
 """Weight of the latest round in a client's smoothed seconds."""
@@ -79,7 +80,7 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
             part1, part2 = self.parts[cut]
             part = part1.part
             at_client_s = device_s * self._macs(cut) / self._macs(current)
-            at_server_s = 3 * samples * part2.part.macs / server
+            at_server_s = part2.part.work(samples, 3, gradient=False).macs / server
             sent_bytes = samples * (part.out_numel * part.wire_dtype.itemsize + part.label_bytes)
             if self.options.count_models:
                 sent_bytes += 2 * (part.size_bytes + self.heads[cut].size_bytes)
@@ -87,7 +88,7 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
         return times_s
 
     def _macs(self, cut: int) -> float:
-        return self.parts[cut][0].part.macs + self.heads[cut].part.macs
+        return exit_work(Bundle([self.parts[cut][0], self.heads[cut]]), samples=1, passes=3).macs
 
     def client(self, c: int, visit: ClientVisit, round: int) -> Flow:
         """Train with the head of the tier, while the server trains a copy of the rest."""

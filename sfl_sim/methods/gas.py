@@ -25,7 +25,7 @@ from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, On, State, Step, Value, Work, on, read, send, start
 from sfl_sim.rng import torch_seed
 from sfl_sim.training.optimisers import Optimiser
-from sfl_sim.training.steps import Average, InputGradient, Renew, Train
+from sfl_sim.training.steps import Average, InputGradient, Renew, TrainAlone
 
 NEVER = 1e-12
 """Added to label shares before their logarithm."""
@@ -205,7 +205,7 @@ class TrainFilled(Step):
 
     def work(self, part2: Replica, smashed: Sequence[Value], statistics: State) -> Work:
         rows = self.size[0] * self.size[1] if self.size else merged(smashed).samples
-        return part2.part.work(rows, passes=3)
+        return part2.part.work(rows, 3, gradient=False)
 
     def run(self, part2: Replica, smashed: Sequence[Value], statistics: State) -> None:
         z, labels = rows_of(smashed)
@@ -213,7 +213,7 @@ class TrainFilled(Step):
             z, labels = self.filled(z, labels, statistics.content, *self.size)
         whole = Value("smashed", samples=len(labels))
         whole.content = z, labels
-        Train(self.optimiser).run(part2, whole)
+        TrainAlone(self.optimiser).run(part2, whole)
 
     def filled(self, z: Tensor, labels: Tensor, moments: Moments, rows: int, n_labels: int) -> tuple[Tensor, Tensor]:
         """Give as many rows of each label, first those that are there."""

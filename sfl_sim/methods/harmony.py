@@ -175,10 +175,13 @@ class Route:
         return self.d if self.k is None else min(self.d, self.k)
 
     def work(self, theta: Bundle, samples: int, passes: int) -> Work:
-        """The work of z++ through all that follows, and of z+ through the trunk."""
+        """The work of z++ through all that follows, and of z+, at which no gradient is needed, through the trunk."""
         pieces = [piece.part for piece in theta.members]
-        others = [] if self.k is None else pieces[self.k : self.trunk]
-        return Work.total([part.work(samples, passes) for part in (*pieces[self.d :], *others)])
+        works, gradient = [part.work(samples, passes) for part in pieces[self.d :]], False
+        for part in [] if self.k is None else pieces[self.k : self.trunk]:
+            works.append(part.work(samples, passes, gradient))
+            gradient |= part.n_parameters > 0
+        return Work.total(works)
 
 
 @dataclass(frozen=True)

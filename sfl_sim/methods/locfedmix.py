@@ -208,7 +208,7 @@ class Reconstruct(Step):
     name = "reconstruct"
 
     def work(self, model: Bundle, smashed: Value, batch: Value) -> Work:
-        return model.members[1].part.work(batch.samples, passes=3)
+        return model.members[1].part.work(batch.samples, 3, gradient=True)
 
     def run(self, model: Bundle, smashed: Value, batch: Value) -> None:
         """Accumulate the decoder's gradient, and leave the one at the cut in `pending`."""

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
-from dataclasses import replace
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -103,9 +102,6 @@ class Network:
             ) from error
         learning = next((i for i, layer in enumerate(self.layers) if layer.parameters), len(self.layers))
         self.lowest = learning if any(layer.frozen for layer in self.layers[:learning]) else 0
-        self.layers = tuple(
-            replace(layer, spared=layer.twice) if i < self.lowest else layer for i, layer in enumerate(self.layers)
-        )
 
     def with_settings(self, forward_settings: ForwardSettings) -> Network:
         """Return the same network with parts that are called as `forward_settings` says."""

@@ -53,8 +53,8 @@ class Part:
         self.skeleton = skeleton
         self.first = first
         self._sample = sample_work(layers)
-        self._spared = Work.total(layer.spared for layer in layers)
-        self._works: dict[tuple[int, int], Work] = {}
+        self._spared = {gradient: spared_work(layers, gradient) for gradient in (False, True)}
+        self._works: dict[tuple[int, int, bool], Work] = {}
         self.in_numel = in_numel
         self.out_shape = out_shape
         self.out_numel = math.prod(out_shape)
@@ -93,13 +93,20 @@ class Part:
         """MACs of one sample's forward pass."""
         return self._sample.macs
 
-    def work(self, samples: int, passes: int) -> Work:
-        """Return the work of a mini-batch of `samples`, in forward passes: 1 forward, 2 backward, 3 both."""
-        work = self._works.get((samples, passes))
+    def work(self, samples: int, passes: int, gradient: bool | None = None) -> Work:
+        """Return the work of a mini-batch of `samples`, in forward passes: 1 forward, 2 backward, 3 both.
+
+        The backward pass computes the `gradient` at the input, by default unless this is the first part.
+        """
+        key = samples, passes, not self.first if gradient is None else gradient
+        work = self._works.get(key)
         if work is None:  # every operation asks, but batches have few sizes
-            work = work_of(self._sample, samples, passes, self._spared)
-            self._works[samples, passes] = work
+            work = self._works[key] = work_of(self._sample, samples, passes, self._spared[key[-1]])
         return work
+
+    def input_gradient_work(self, samples: int) -> Work:
+        """Return the work of a forward pass and a backward pass to the input alone, without gradients of weights."""
+        return work_of(self._sample, samples, passes=2)
 
     def _find_slots(self) -> None:
         for path, module in self.skeleton.named_modules():
@@ -255,6 +262,18 @@ def sample_work(layers: Sequence[Layer]) -> Work:
          sum(layer.moved for layer in layers), 0),
         sum(layer.weights for layer in layers),
     )  # fmt: skip
+
+
+def spared_work(layers: Sequence[Layer], gradient: bool) -> Work:
+    """Sum what a sample's backward pass is spared, given whether the `gradient` at the first layer's input is needed.
+
+    Below the first layer that is trained nothing runs backward, and that layer computes no gradient at its input.
+    """
+    spared = []
+    for layer in layers:
+        spared.append(layer.spared if gradient else layer.spared_as_first)
+        gradient |= layer.parameters > 0
+    return Work.total(spared)
 
 
 def _aligned(shape: torch.Size, dtype: torch.dtype) -> int:

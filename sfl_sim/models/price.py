@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -52,6 +52,7 @@ class Layer:
             product before them (batch norm, ReLU).
         parameters, frozen, buffers: trainable elements, frozen ones, and those of floating buffers.
         spared: what the backward pass does not need of twice the forward pass: a gradient for each frozen weight.
+        spared_as_first: the same if nobody needs the gradient at its input either, as below it nothing is trained.
         out_shape: shape of its output, without the batch dimension.
         unpriced: names of operations in it whose products are not known; they count as moved elements alone.
     """
@@ -67,6 +68,7 @@ class Layer:
     buffers: int
     out_shape: tuple[int, ...]
     spared: Work = NO_WORK
+    spared_as_first: Work = NO_WORK
     unpriced: tuple[str, ...] = ()
 
     @property
@@ -121,7 +123,6 @@ def price_of(module: nn.Module, x: Tensor, name: str = "") -> tuple[Layer, Tenso
     if not isinstance(out, Tensor):
         problem = f"layer {name or type(module).__name__!r} gives a {type(out).__name__}"
         raise ScenarioError(f"{problem}: wrap it in a module that gives one tensor", key="model")
-    out = out.detach()
     macs = sum(counts.by_call.values(), Counter())
     layer = Layer(
         name=name,
@@ -134,10 +135,11 @@ def price_of(module: nn.Module, x: Tensor, name: str = "") -> tuple[Layer, Tenso
         frozen=sum(p.numel() for p in module.parameters() if not p.requires_grad),
         buffers=sum(b.numel() for inner in module.modules() for b in state_buffers(inner).values()),
         out_shape=tuple(out.shape[1:]),
-        spared=counts.spared,
+        spared=counts.spared_work(counts.spared),
+        spared_as_first=counts.spared_work(counts.spared_as_first),
         unpriced=tuple(sorted(counts.unknown)),
     )
-    return layer, out
+    return layer if out.requires_grad else replace(layer, spared_as_first=layer.twice), out.detach()
 
 
 def state_buffers(module: nn.Module) -> dict[str, Tensor]:
@@ -149,9 +151,10 @@ def state_buffers(module: nn.Module) -> dict[str, Tensor]:
 class _Counts:
     """What ran so far: MACs by kind of every call of a module, and finer counts of all.
 
-    Products with frozen weights are counted once more by themselves. A weight with an adapter is frozen; the adapter
-    counts as two products of low rank with what the weight is multiplied by, as devices would run it, and not as the
-    product of its factors.
+    The backward pass of a product is a product for each of its two factors. What it is spared is counted once more by
+    itself, for every factor that needs no gradient: a frozen weight and, if it is the first layer, what no trained
+    weight has touched. A weight with an adapter is frozen; the adapter counts as two products of low rank with what the
+    weight is multiplied by, as devices would run it, and not as the product of its factors.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -159,22 +162,25 @@ class _Counts:
         self.by_call: dict[int, Counter[str]] = {0: Counter()}
         self.steps: defaultdict[int, int] = defaultdict(lambda: 1)  # how often a call in by_call runs its kernels
         self.finer: Counter[str] = Counter()
-        self.frozen_by_call: defaultdict[int, Counter[str]] = defaultdict(Counter)
-        self.frozen_finer: Counter[str] = Counter()
+        self.spared: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self.spared_as_first: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self.weights = {_address(weight) for weight in module.parameters()}
         self.frozen = {_address(weight) for weight in module.parameters() if not weight.requires_grad}
         self.adapted: dict[int, tuple[Tensor, list[Adapter]]] = {}
         self.in_attention = False
         self.priced_by: nn.Module | None = None  # the module that is running and gives its MACs
         self.unknown: set[str] = set()
 
-    @property
-    def spared(self) -> Work:
-        """The products with frozen weights, whose gradients the backward pass need not compute."""
-        macs = sum(self.frozen_by_call.values(), Counter())
-        conv, depthwise, dense, attention = (macs[kind] for kind in KINDS)
-        n_ops = sum(self.steps[n] for n, call_macs in self.frozen_by_call.items() if call_macs == self.by_call[n])
-        pointwise, grouped, moved = (self.frozen_finer[name] for name in ("pointwise", "grouped", "moved"))
-        return Work(macs.total(), (conv, depthwise, dense, attention), n_ops, (pointwise, grouped, moved, pointwise))
+    def spared_work(self, by_call: Mapping[int, Counter[str]]) -> Work:
+        """Sum what the backward pass is spared; of a call's kernels as many as all of its MACs are spared."""
+        total = sum(by_call.values(), Counter())
+        conv, depthwise, dense, attention = (total[kind] for kind in KINDS)
+        n_ops = 0
+        for n, spared in by_call.items():
+            n_ops += self.steps[n] * (sum(spared[kind] for kind in KINDS) // max(self.by_call[n].total(), 1))
+        finer = (total["pointwise"], total["grouped"], total["moved"], total["pointwise"])
+        by_kind = (conv, depthwise, dense, attention)
+        return Work(sum(by_kind), by_kind, n_ops, finer, total["weights"])
 
     def enter(self, module: nn.Module, args: Any) -> None:
         """Note that a module is called."""
@@ -185,7 +191,9 @@ class _Counts:
             time_steps = x.shape[-2 if module.batch_first or x.dim() == 2 else 0]
             self.steps[number] = time_steps * module.num_layers * (2 if module.bidirectional else 1)
         if self.priced_by is None and callable(macs_of := getattr(module, "macs", None)):
-            self.products("dense", int(macs_of(*args)), ())
+            trained_first = sorted(module.parameters(), key=lambda weight: not weight.requires_grad)
+            factors = [*(x for x in args[:1] if isinstance(x, Tensor)), *trained_first[:1]]
+            self.products("dense", int(macs_of(*args)), (), factors)
             self.priced_by = module
 
     def leave(self, module: nn.Module, args: Any, out: Any) -> None:
@@ -197,6 +205,7 @@ class _Counts:
             _, before = self.adapted.get(_address(args[0]), (None, []))
             self.adapted[_address(out)] = out, [*before, module]
             self.frozen.add(_address(out))
+            self.weights.add(_address(out))
 
     @property
     def in_adapter(self) -> bool:
@@ -216,7 +225,7 @@ class _Counts:
 
         Args:
             operands: what is read and written, besides weights.
-            factors: what may be a weight.
+            factors: the two that are multiplied, of which either may be a weight; none if there are other numbers.
             finer: the finer amount that the MACs are, too.
             groups: of a convolution; the matrix A of an adapter sees the inputs of each.
         """
@@ -227,25 +236,37 @@ class _Counts:
             return
         number, module = self.calls[-1]
         kind = "attention" if self.in_attention or isinstance(module, nn.MultiheadAttention) else kind
-        is_frozen = any(_address(factor) in self.frozen for factor in factors)
-        self._product(number, kind, macs, moved=sum(map(Tensor.numel, operands)), frozen=is_frozen, finer=finer)
-        for factor in factors:
-            whole, adapters = self.adapted.get(_address(factor), (factor, []))
+        addresses = [_address(factor) for factor in factors]
+        n_frozen = int(not self.frozen.isdisjoint(addresses))
+        needed = [
+            factor.requires_grad and address not in self.frozen
+            for factor, address in zip(factors, addresses, strict=True)
+        ]
+        n_free = needed.count(False) if any(needed) or any(x.requires_grad for x in operands) else 2
+        weights = sum(f.numel() for f, address in zip(factors, addresses, strict=True) if address in self.weights)
+        moved = sum(map(Tensor.numel, operands))
+        self._product(number, kind, macs, moved, weights, spared=(n_frozen, n_free), finer=finer)
+        for factor, address in zip(factors, addresses, strict=True):
+            whole, adapters = self.adapted.get(address, (factor, []))
             for adapter in adapters:
-                (rank, n_in), n_out, positions = adapter.A.shape, len(adapter.B), macs // whole.numel()
+                a, b = adapter.A, adapter.B
+                (rank, n_in), n_out, positions = a.shape, len(b), macs // whole.numel()
                 down = positions * rank * groups
-                for factor_macs, moved, frozen in (
-                    (down * n_in, operands[0].numel() + down, not adapter.A.requires_grad),
-                    (positions * rank * n_out, down + positions * n_out, False),
+                x_needed = operands[0].requires_grad
+                for factor_macs, moved, matrix, spared in (
+                    (down * n_in, operands[0].numel() + down, a, (not a.requires_grad, 2 - x_needed - a.requires_grad)),
+                    (positions * rank * n_out, down + positions * n_out, b, (0, not (x_needed or a.requires_grad))),
                 ):
                     self.by_call[number := len(self.by_call)] = Counter()
-                    self._product(number, kind, factor_macs, moved=moved, frozen=frozen)
+                    self._product(number, kind, factor_macs, moved, matrix.numel(), spared)
 
-    def _product(self, number: int, kind: str, macs: int, moved: int, frozen: bool, finer: str = "") -> None:
-        tallies = [(self.by_call, self.finer), (self.frozen_by_call, self.frozen_finer)]
-        for by_call, finer_counts in tallies[: 1 + frozen]:
-            by_call[number][kind] += macs
-            finer_counts.update({"moved": moved, finer: macs})
+    def _product(
+        self, number: int, kind: str, macs: int, moved: int, weights: int, spared: tuple[int, int], finer: str = ""
+    ) -> None:
+        self.by_call[number][kind] += macs
+        self.finer.update({"moved": moved, finer: macs})
+        for by_call, n in zip((self.spared, self.spared_as_first), spared, strict=True):
+            by_call[number].update({kind: n * macs, "moved": n * moved, "weights": n * weights, finer: n * macs})
 
     def moved(self, operands: Sequence[Tensor]) -> None:
         """Count elements that an operation reads or writes."""
@@ -293,14 +314,16 @@ class _OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             case "addmm" | "baddbmm" | "addmv", (_, a, b, *_):
                 self.counts.products("dense", _products(a, b), (a, out) if name == "addmm" else (a, b, out), (a, b))
             case "mkldnn_rnn_layer", (x, input_weight, hidden_weight, *_):
-                macs = math.prod(x.shape[:-1]) * (input_weight.numel() + hidden_weight.numel())
-                self.counts.products("dense", macs, (x, out[0]), (input_weight, hidden_weight))
+                n = math.prod(x.shape[:-1])
+                hidden = next((needed for needed in (x, input_weight, hidden_weight) if needed.requires_grad), x)
+                self.counts.products("dense", n * input_weight.numel(), (x,), (x, input_weight))
+                self.counts.products("dense", n * hidden_weight.numel(), (out[0],), (hidden, hidden_weight))
             case _ if name.startswith("_scaled_dot_product"):
                 query, key, value = args[:3]
                 macs = math.prod(query.shape[:-1]) * key.shape[-2] * (key.shape[-1] + value.shape[-1])
                 self.counts.products("attention", macs, (query, key, value, query))
             case "_trilinear", (a, weight, b, *_):
-                self.counts.products("dense", len(a) * weight.numel(), (a, b, out), (weight,))
+                self.counts.products("dense", len(a) * weight.numel(), (a, b, out), (a, weight))
             case "_cdist_forward", (a, b, *_):
                 self.counts.products("dense", a.numel() * b.shape[-2], (a, b, out))
             case "_fft_r2c" | "_fft_c2r" | "_fft_c2c", (x, dims, *_):
@@ -328,7 +351,7 @@ class _OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             finer = "grouped"
         elif kind == "conv" and math.prod(weight.shape[2:]) == 1:
             finer = "pointwise"
-        self.counts.products(kind, macs, (x, out), (weight,), finer=finer, groups=groups)
+        self.counts.products(kind, macs, (x, out), (x, weight), finer=finer, groups=groups)
 
 
 def _address(tensor: Tensor) -> int:

@@ -92,6 +92,9 @@ class Train(Step):
             return gradient_at(part.part, data)
         return Value("gradients", samples=data.samples, step=data.step)
 
+    def work(self, part: Replica | Joined, data: Value, *more: Any) -> Work:
+        return part.part.work(data.samples, self.passes, self.gives_gradient and not part.part.first)
+
     def shape(self, part: Replica | Joined, data: Value, *more: Any) -> Hashable:
         return part.part, data.samples
 
@@ -123,7 +126,9 @@ class InputGradient(Step):
     """The gradient of the mean loss at the part's input; the part stays as it is, with its running statistics."""
 
     name = "differentiate"
-    passes = 2  # forward, and backward to the input without weights' gradients
+
+    def work(self, part: Replica, data: Value) -> Work:
+        return Work.of(0) if part.part.first else part.part.input_gradient_work(data.samples)
 
     def out(self, part: Replica, data: Value) -> Value:
         return gradient_at(part.part, data)
@@ -176,7 +181,7 @@ class LossAtLabels(Step):
     name = "assess"
 
     def work(self, model: Replica | Bundle, sent: Value, labelled: Value) -> Work:
-        return Work.total(member.part.work(sent.samples, passes=3) for member in model.members[self.first :])
+        return Work.total(member.part.work(sent.samples, 3, gradient=True) for member in model.members[self.first :])
 
     def out(self, model: Replica | Bundle, sent: Value, labelled: Value) -> Value:
         """Return n * A*b_e bytes, as many as have come without a codec."""

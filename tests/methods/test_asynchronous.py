@@ -25,8 +25,8 @@ from sfl_sim.training.executors import Eager, Timing
 EXACT = 1e-10
 HOSTS = ["fedavg", "splitfed_v1"]
 SAMPLES = (8, 8, 8)
-MACS = {"fedavg": 3 * 8 * (16 * 8 + 8 * 6 + 6 * 3), "splitfed_v1": 3 * 8 * 16 * 8}
-"""Of a client's device in a visit: forward and backward passes of 8 samples."""
+MACS = {"fedavg": 8 * (2 * 16 * 8 + 3 * (8 * 6 + 6 * 3)), "splitfed_v1": 8 * 2 * 16 * 8}
+"""Of a client's device in a visit of 8 samples: forward pass, weights' gradients and, but for samples, inputs'."""
 UPLOADED_BYTES = {"fedavg": 8 * (17 * 8 + 9 * 6 + 7 * 3), "splitfed_v1": 8 * 17 * 8 + 8 * (8 * 8 + 8)}
 """In a visit: the whole model, or part-1 and the smashed data of 8 samples with their labels."""
 

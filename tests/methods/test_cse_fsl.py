@@ -93,11 +93,14 @@ def test_activations_cross_beside_the_backward_pass():
     assert model["started_s"][0] == smashed["ended_s"].max()
 
 
-def test_a_client_computes_three_passes_of_part_1_and_its_head():
+def test_a_client_computes_three_passes_of_its_head_and_two_of_part_1_which_has_one_layer():
+    """Nobody needs the gradient of samples; nor that of activations at the server, whose first layer takes two, too."""
     found = run("cse_fsl", UploadOptions(aux="linear"), 1, samples=[9], device=None)
     part1, head = found.method.part1.part, found.method.head.part
     own = found.rows[found.rows["node"] == b"client"]
-    assert own["macs"].sum() == 3 * 9 * (part1.macs + head.macs)
+    assert own["macs"].sum() == 9 * (2 * part1.macs + 3 * head.macs)
+    served, layers = found.rows[found.rows["kind"] == b"train"], found.method.task.network.layers
+    assert served["macs"].sum() == 9 * (2 * layers[1].macs + 3 * layers[2].macs)
 
 
 def test_a_client_that_would_never_send_anything_is_refused():

@@ -118,7 +118,7 @@ def test_work_counts_two_passes_for_the_goal_and_six_of_the_head_in_every_epoch(
     assert goal == 2 * 3 * part2.macs
     assert align == 6 * 7 * 3 * head.macs
     own = found.rows[found.rows["node"] == b"client"]
-    assert own["macs"].sum() == 9 * (3 * found.method.part1.part.macs + 2 * head.macs)
+    assert own["macs"].sum() == 9 * (2 * found.method.part1.part.macs + 2 * head.macs)
 
 
 def test_heads_stay_with_their_clients_and_keep_their_optimiser():

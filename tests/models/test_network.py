@@ -1,5 +1,7 @@
 """Networks: prices of layers, possible cuts, and equal results with every cut."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
 
 from sfl_sim.build.network import unpriced
 from sfl_sim.errors import ScenarioError
@@ -317,9 +321,67 @@ def test_below_the_first_layer_that_learns_there_is_no_backward_pass_and_no_grad
     net = network(frozen_until_the_head, (1, 8, 8), 10)
     body, head = net.part(0, 2), net.part(2, 3)
     assert [body.work(5, passes).macs for passes in (1, 2, 3)] == [5 * 64 * 64, 0, 5 * 64 * 64]
-    assert head.work(5, 3).macs == 3 * 5 * 64 * 10
+    assert head.work(5, 3).macs == 2 * 5 * 64 * 10, "of what is frozen nobody needs a gradient"
     assert gradient_at(head, Value("smashed", samples=5)).size_bytes == 0
     assert net.frozen_bytes(net.layers) == 4 * (64 * 64 + 64)
+
+
+def frozen_between(shape, n_labels):
+    """Layers of which the second is frozen."""
+    frozen = nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU()).requires_grad_(requires_grad=False)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), frozen, nn.Flatten(), nn.Linear(64, n_labels))
+
+
+def residual(shape, n_labels):
+    """Layers of which the first multiplies samples by two matrices, and what one of them gives by a third."""
+
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 4, 3, padding=1))
+            self.beside = nn.Conv2d(1, 4, 1)
+
+        def forward(self, x):
+            return self.inner(x) + self.beside(x)
+
+    return nn.Sequential(Residual(), nn.Flatten(), nn.Linear(256, n_labels))
+
+
+COUNTED = {name: (1, 8, 8) for name in ("mlp", "cnn_small", flattening, frozen_until_the_head, frozen_between, residual)}
+COUNTED |= {"lenet5": (1, 28, 28), "resnet18": (3, 8, 8), "vgg11_bn": (3, 32, 32), "char_transformer": (6,)}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_training_step_is_charged_the_products_that_torch_runs(name):
+    """torch.utils.flop_counter's own count of all matrix products and convolutions, at every cut, of both parts.
+
+    So the first layer that learns, which computes no gradient at its input, costs two forward passes, not three. On
+    tokens the embedding comes first, which has no products, and nothing is spared.
+    """
+    net, n = network(name, COUNTED[name], 10), 3
+    x = torch.zeros(n, *net.input_shape, dtype=torch.int64 if net.tokens else net.dtype)
+    y = torch.zeros(n, *(net.input_shape if net.every_token else ()), dtype=torch.int64)
+    for cut in range(1, min(len(net), 5)):
+        part1, part2 = net.split(cut, seed=0, device=CPU)
+        activations = counted(lambda: Forward().run(part1, Value("batch", samples=n, content=(x, y))))
+        smashed = Value("smashed", samples=n, content=activations.result)
+        gradient = counted(lambda: Train(Sgd(0.1)).run(part2, smashed))
+        back = counted(lambda: Backward(Sgd(0.1)).run(part1, Value("gradients", samples=n, content=gradient.result)))
+        charged = part1.part.work(n, 1).macs, part2.part.work(n, 3).macs, part1.part.work(n, 2).macs
+        assert charged == (activations.macs, gradient.macs, back.macs)
+
+
+class Counted(NamedTuple):
+    """What a call gave, and the MACs that torch counted meanwhile."""
+
+    result: object
+    macs: float
+
+
+def counted(run):
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # fused attention is not counted
+        result = run()
+    return Counted(result, counter.get_total_flops() / 2)
 
 
 def test_a_frozen_layer_above_one_that_learns_takes_the_gradient_at_its_input_alone():
@@ -327,5 +389,5 @@ def test_a_frozen_layer_above_one_that_learns_takes_the_gradient_at_its_input_al
         return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 6).requires_grad_(requires_grad=False), nn.Linear(6, 3))
 
     net = network(build, (4,), 3, tokens=False)
-    assert [net.part(i, i + 1).work(1, 2).macs for i in range(3)] == [2 * 4 * 8, 8 * 6, 2 * 6 * 3]
+    assert [net.part(i, i + 1).work(1, 2).macs for i in range(3)] == [4 * 8, 8 * 6, 2 * 6 * 3]
     assert gradient_at(net.part(1, 3), Value("smashed", samples=5)).size_bytes == 5 * 8 * 4

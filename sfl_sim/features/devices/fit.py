@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from sfl_sim.errors import ScenarioError, in_one_line
-from sfl_sim.models.part import sample_work, work_of
-from sfl_sim.models.price import price_of
+from sfl_sim.models.part import sample_work, spared_work, work_of
+from sfl_sim.models.price import Layer, price_of
 from sfl_sim.ops import FINER, KINDS, Work
 from sfl_sim.store.files import write_file
 from sfl_sim.system.cost import (
@@ -122,14 +122,14 @@ def calibrate_devices(measured: Path, cost: str) -> Calibration:
         part = " ".join(filter(None, (_cell(table, "part", row), _cell(table, "cut", row))))
         if not has_work[row] and bool(name) == bool(np.isfinite(sizes[row])):
             raise _problem(table, row, "needs either a network or macs", name or "neither", "one of the two")
-        sample = None if has_work[row] else _work(table, row, name, int(sides[row])) if name else Work.of(sizes[row])
+        priced = None if has_work[row] else _layer(table, row, name, int(sides[row])) if name else Work.of(sizes[row])
         for kind, passes in (("forward", 1), ("step", 3)):
             if np.isfinite(ms := times[kind][row]):
-                work = _work_of_row(table, row) if sample is None else work_of(sample, int(batches[row]), passes)
+                work = _work_of_row(table, row) if priced is None else _work(priced, int(batches[row]), passes)
                 if work.macs == 0:  # of a part that only moves data, which says nothing on a rate
                     continue
                 about = (table.columns["device"][row], name or f"{sizes[row]:g} MACs", part, kind, ms)
-                measurements.append((*about, work, sample is not None and not name))
+                measurements.append((*about, work, isinstance(priced, Work)))
     if not measurements:
         raise ScenarioError(
             "has no measurement", key=KEY, file=str(measured), allowed="a number below forward_ms or step_ms"
@@ -309,14 +309,14 @@ def write_profile(found: Calibration, out: Path, measured: Path) -> str:
 
 def _reference_cost(cost: str, own: FittedCosts) -> float:
     """Price one image in the network to which rates refer, in MACs of the compute of `cost`."""
-    work = _image_work("mobilenet_v2", 224)
+    work = sample_work([_image_layer("mobilenet_v2", 224)])
     others = own.macs(work.n_ops, work.finer[FINER.index("moved")], work.weights)
     return _compute(read_cost(cost).processor(1.0)).seconds(work) + float(others)
 
 
 def _own_profile(cost: str, own: FittedCosts, source: str) -> str:
     """Write a cost profile with costs of calls, moved data and weights in place of those of `cost`."""
-    reference = _image_work("mobilenet_v2", 224)
+    reference = sample_work([_image_layer("mobilenet_v2", 224)])
     compute = _compute(read_cost(cost).processor(1.0))
     each = [Work(1.0, (float(i == 0), float(i == 1), float(i == 2), float(i == 3)), 0.0) for i in range(len(KINDS))]
     seconds = [compute.seconds(work) for work in each]
@@ -382,27 +382,34 @@ def work_cells(work: Work) -> dict[str, str]:
     return {column: f"{found[column]:.12g}" for column in WORK_COLUMNS}
 
 
-def _work(table: ProfileTable, row: int, name: str, side: int) -> Work:
-    """Return the work of one image through a network of torchvision."""
+def _work(priced: Layer | Work, samples: int, passes: int) -> Work:
+    """Return the work of a mini-batch, as `Part.work`, of a whole network or of what one sample's pass takes."""
+    if isinstance(priced, Work):
+        return work_of(priced, samples, passes)
+    return work_of(sample_work([priced]), samples, passes, spared_work([priced], gradient=False))
+
+
+def _layer(table: ProfileTable, row: int, name: str, side: int) -> Layer:
+    """Return a network of torchvision, priced with one image as one layer."""
     from torchvision import models
 
     known = models.list_models(module=models)
     if name not in known:
         raise _problem(table, row, "column 'network' cannot be used", name, known)
     try:
-        return _image_work(name, side or (299 if name == "inception_v3" else 224))
+        return _image_layer(name, side or (299 if name == "inception_v3" else 224))
     except (RuntimeError, AssertionError) as error:
         raise _problem(table, row, f"{name} does not take images of this side", side, "another side") from error
 
 
 @cache
-def _image_work(name: str, side: int) -> Work:
+def _image_layer(name: str, side: int) -> Layer:
     from torchvision.models import get_model
 
     options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
     network: nn.Module = get_model(name, **options).to("meta")
     layer, _ = price_of(network, torch.zeros(1, 3, side, side, device="meta"))
-    return sample_work([layer])
+    return layer
 
 
 def _problem(table: ProfileTable, row: int, text: str, found: object, allowed: str | list[str]) -> ScenarioError:
