@@ -1,7 +1,5 @@
 """Networks: prices of layers, possible cuts, and equal results with every cut."""
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 import torch
@@ -347,7 +345,7 @@ def residual(shape, n_labels):
     return nn.Sequential(Residual(), nn.Flatten(), nn.Linear(256, n_labels))
 
 
-COUNTED = {name: (1, 8, 8) for name in ("mlp", "cnn_small", flattening, frozen_until_the_head, frozen_between, residual)}
+COUNTED = dict.fromkeys(["mlp", "cnn_small", flattening, frozen_until_the_head, frozen_between, residual], (1, 8, 8))
 COUNTED |= {"lenet5": (1, 28, 28), "resnet18": (3, 8, 8), "vgg11_bn": (3, 32, 32), "char_transformer": (6,)}
 
 
@@ -363,25 +361,13 @@ def test_a_training_step_is_charged_the_products_that_torch_runs(name):
     y = torch.zeros(n, *(net.input_shape if net.every_token else ()), dtype=torch.int64)
     for cut in range(1, min(len(net), 5)):
         part1, part2 = net.split(cut, seed=0, device=CPU)
-        activations = counted(lambda: Forward().run(part1, Value("batch", samples=n, content=(x, y))))
-        smashed = Value("smashed", samples=n, content=activations.result)
-        gradient = counted(lambda: Train(Sgd(0.1)).run(part2, smashed))
-        back = counted(lambda: Backward(Sgd(0.1)).run(part1, Value("gradients", samples=n, content=gradient.result)))
-        charged = part1.part.work(n, 1).macs, part2.part.work(n, 3).macs, part1.part.work(n, 2).macs
-        assert charged == (activations.macs, gradient.macs, back.macs)
-
-
-class Counted(NamedTuple):
-    """What a call gave, and the MACs that torch counted meanwhile."""
-
-    result: object
-    macs: float
-
-
-def counted(run):
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # fused attention is not counted
-        result = run()
-    return Counted(result, counter.get_total_flops() / 2)
+        value, charged, counted = Value("batch", samples=n, content=(x, y)), [], []
+        for step, part in ((Forward(), part1), (Train(Sgd(0.1)), part2), (Backward(Sgd(0.1)), part1)):
+            charged.append(step.work(part, value).macs)
+            with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # fused ones are not counted
+                value = Value("result", samples=n, content=step.run(part, value))
+            counted.append(counter.get_total_flops() / 2)
+        assert charged == counted
 
 
 def test_a_frozen_layer_above_one_that_learns_takes_the_gradient_at_its_input_alone():
