@@ -135,6 +135,15 @@ def test_indices_of_one_s_own_decide_who_holds_what():
     assert np.stack(results.clients["label_samples"]).tolist() == np.diag([16, 16, 16]).tolist()
 
 
+def test_a_column_of_users_decides_who_holds_what():
+    users = np.array(["ann", "bob", "cem"])[DATA[1]]
+    holders = sfl_sim.run(TABULAR | {"clients": {}, "data": {"partition": users}}, data=DATA, timing_only=True)
+    assert np.stack(holders.clients["label_samples"]).tolist() == np.diag([16, 16, 16]).tolist()
+    with pytest.raises(sfl_sim.ScenarioError, match="indices") as unknown:
+        sfl_sim.run(TABULAR | {"data": {"partition": {"kind": "natural"}}}, data=DATA, timing_only=True)
+    assert (unknown.value.key, unknown.value.found) == ("data.partition.kind", "natural")
+
+
 def test_a_scheduling_policy_of_one_s_own_is_a_function():
     def last_come(roster):
         return lambda waiting, now_s: list(waiting.values())[-1]

@@ -14,7 +14,7 @@ from sfl_sim.build.method import build_method
 from sfl_sim.build.registry import find_model, named
 from sfl_sim.data.dataset import with_std
 from sfl_sim.data.loading import FOR_TIMING, KNOWN, Dataset, load
-from sfl_sim.data.own import as_dataset, read_indices
+from sfl_sim.data.own import as_dataset, by_holder, read_indices
 from sfl_sim.data.partition import check_clients, check_none_empty, cyclic_clients, label_counts, label_order, partition
 from sfl_sim.data.samples import Samples
 from sfl_sim.data.testsets import client_test_sets
@@ -71,11 +71,6 @@ class Setup:
             self.scenario, self.dataset, self.shares, counts=self.counts, fleet=self.fleet, device=device
         )
 
-    @property
-    def unheld_labels(self) -> list[str]:
-        """Names of the labels of which no client holds a training sample."""
-        return [self.dataset.label_names[label] for label in np.flatnonzero(self.counts.sum(axis=0) == 0)]
-
 
 _last: list[tuple[Scenario, Setup]] = []
 
@@ -114,7 +109,8 @@ def deal_data(scenario: Scenario, *, pixels: bool = True) -> tuple[Dataset, list
     count, how = scenario.clients.count, scenario.data.partition
     if count is not None:
         check_clients(count, samples)
-    return dataset, partition(how.kind, samples, count, stream(scenario.seed, "partition"), **_holdings(how))
+    holdings = _holdings(how, len(samples))
+    return dataset, partition(how.kind, samples, count, stream(scenario.seed, "partition"), **holdings)
 
 
 def predicts_all(scenario: Scenario) -> bool:
@@ -129,13 +125,13 @@ def _predicting_all(dataset: Dataset) -> Dataset:
     return dataset.predicting_all()
 
 
-def _holdings(how: PartitionSection) -> dict[str, Any]:
+def _holdings(how: PartitionSection, n_samples: int) -> dict[str, Any]:
     """Return the partition's options; of a user's own, the indices themselves."""
     if not isinstance(how, Indices):
         return how.model_dump(exclude={"kind"})
     key = "data.partition.file"
     holdings = find_object(how.file, key) if is_object(how.file) else read_indices(how.file, key)
-    return {"holdings": holdings}
+    return {"holdings": by_holder(holdings, n_samples, key)}
 
 
 def deal_tests(scenario: Scenario, dataset: Dataset, counts: Ints) -> list[Ints]:

@@ -194,6 +194,10 @@ class ClientData:
         """Return the samples of one of the client's full mini-batches."""
         return self.batch_size if isinstance(self.batch_size, int) else self.batch_size[client]
 
+    def falls_short(self, client: int) -> bool:
+        """Return True if the client's samples of an epoch, or with `carry` of a round, do not fill one mini-batch."""
+        return self.size(client) > self.samples(client) * (self.passes(client) if self.rest == "carry" else 1)
+
     def passes(self, client: int) -> int:
         """Return the passes over its samples that the client makes in a round, E_c."""
         return self.local_epochs if isinstance(self.local_epochs, int) else self.local_epochs[client]

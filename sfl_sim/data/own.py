@@ -48,6 +48,9 @@ def as_dataset(given: Any) -> Dataset:
         return made
     if isinstance(made, Mapping) and {"train", "test"} <= made.keys():  # of Hugging Face
         made = made["train"], made["test"]
+    if isinstance(made, Mapping) and "user_data" in made:
+        problem = "is LEAF's JSON of one part; give the samples of all users, and data.partition.file the user of each"
+        raise ScenarioError(problem, key=KEY, found=type(made).__name__, allowed=FORMS)
     are_arrays = isinstance(made, Sequence) and any(isinstance(part, np.ndarray | Tensor) for part in made)
     if not isinstance(made, Sequence) or len(made) not in ((4,) if are_arrays else (2, 4)):
         found = f"{len(made)} arrays" if are_arrays else type(made).__name__
@@ -71,7 +74,7 @@ def as_dataset(given: Any) -> Dataset:
 
 
 def read_indices(file: str, key: str) -> list[Any]:
-    """Read the sample indices of each client from a JSON file (a list of lists) or an npz file (an array for each).
+    """Read what clients hold from a JSON file, which holds a list, or an npz file, with an array for each client.
 
     Raises:
         ScenarioError: the file cannot be read.
@@ -90,8 +93,25 @@ def read_indices(file: str, key: str) -> list[Any]:
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged archive
         raise ScenarioError(unreadable(path, error), key=key, found=file) from error
     if not isinstance(found, list):
-        raise ScenarioError("is not a list of lists", key=key, found=file)
+        raise ScenarioError("is not a list", key=key, found=file)
     return found
+
+
+def by_holder(given: Sequence[Any], n_samples: int, key: str) -> Sequence[Any]:
+    """Return the sample indices of each client, which may be given as the holder of each sample: a name or a number.
+
+    Clients are in the order of these names.
+
+    Raises:
+        ScenarioError: there are not as many holders as samples.
+    """
+    if not len(given) or any(hasattr(part, "__len__") and not isinstance(part, str) for part in given):
+        return given
+    if len(given) != n_samples:
+        allowed = f"{n_samples}, the training samples"
+        raise ScenarioError("needs the holder of each sample", key=key, found=len(given), allowed=allowed)
+    _, numbers, counts = np.unique(np.asarray(given), return_inverse=True, return_counts=True)
+    return np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1])
 
 
 def _columns(samples: Any) -> tuple[Tensor, Any]:

@@ -166,7 +166,8 @@ def _owners(samples: Samples) -> Ints:
     if samples.owners is None:
         raise ScenarioError(
             "the owners of this data set's samples are unknown; they are known for femnist, celeba, shakespeare, "
-            "sent140, reddit, stackoverflow, speech_commands, and synthetic with data.owners",
+            "sent140, reddit, stackoverflow, speech_commands, and synthetic with data.owners; of other data, "
+            "data.partition {kind: indices, file: ...} takes the holder of each training sample",
             key="data.partition.kind",
             found="natural",
         )

@@ -42,9 +42,15 @@ class HuggingFace:
 
     Attributes:
         path: the folder, or the file config.json.
+
+    Raises ScenarioError if there is no such file.
     """
 
     path: str
+
+    def __post_init__(self) -> None:
+        if not os.path.exists(self.config):
+            raise ScenarioError("does not exist", key=KEY, found=str(self.config))
 
     def __str__(self) -> str:
         return self.path
@@ -74,8 +80,6 @@ class HuggingFace:
                 raise OSError("is no regular file, or empty")  # a pipe would block, as the kernel's log does
             sizes = parsed_json(self.config.read_text(encoding="utf-8"), self.config, key=KEY)
             kind = sizes.get("model_type")
-        except FileNotFoundError as error:
-            raise ScenarioError("does not exist", key=KEY, found=str(self.config)) from error
         except ScenarioError:
             raise
         except (OSError, ValueError, AttributeError) as error:

@@ -96,9 +96,10 @@ class Network:
         except ScenarioError:
             raise
         except Exception as error:  # a user's own layers may do anything
+            kind = "tokens, which samples of whole numbers are," if self.tokens else "inputs"
+            shape = "x".join(map(str, input_shape))
             raise ScenarioError(
-                f"model {name!r} cannot take inputs of shape {'x'.join(map(str, input_shape))}: {in_one_line(error)}",
-                key="model",
+                f"model {name!r} cannot take {kind} of shape {shape}: {in_one_line(error)}", key="model"
             ) from error
         learning = next((i for i, layer in enumerate(self.layers) if layer.parameters), len(self.layers))
         self.lowest = learning if any(layer.frozen for layer in self.layers[:learning]) else 0
@@ -163,14 +164,18 @@ class Network:
         module = self._module(seed=0)[:cut]
         return not _trains_on(one_sample(module, self.input_shape, self.tokens), module)
 
-    def check_functional(self) -> None:
-        """Raise ScenarioError if the layers use other tensors than registered parameters and buffers."""
+    def functional(self) -> Replica:
+        """Return the whole network with weights that can be others than those of the layers that were built.
+
+        Raises ScenarioError if the layers use other tensors than registered parameters and buffers.
+        """
         (whole,) = self.split(seed=0, device=torch.device("cpu"))
         try:
             whole.weights(one_sample(whole.part.skeleton, self.input_shape, self.tokens), training=False)
         except Exception as error:  # a user's own layers may do anything
             problem = "has layers with tensors that are neither nn.Parameter nor made by register_buffer"
             raise ScenarioError(f"{problem}: {in_one_line(error)}", key="model.factory", found=self.name) from error
+        return whole
 
     @property
     def draws(self) -> bool:

@@ -109,7 +109,7 @@ def _warnings(run: Run) -> list[str]:
     texts = [*_repriced(run), *_unfinished(run)]
     if changed := changed_files(run.folder):
         texts.append(f"{', '.join(changed)} is not what the run has written, by its SHA256SUMS: figures may be wrong.")
-    texts += _first(_labels_without_holder(run), "more seeds leave labels without a holder; clients.parquet has all.")
+    texts += _first(run.manifest.get("notes") or [], "more notes; manifest.json has all.")
     score = score_of(run.rounds)
     texts += _first(_stopped(run), "more stopped early; summary.json says why.")
     diverged = run.rounds[run.rounds[score].notna() & ~np.isfinite(run.rounds["loss"].astype(float))]
@@ -133,20 +133,6 @@ def _warnings(run: Run) -> list[str]:
             f"{_replay_without_norm(run)}."
         )
     return texts
-
-
-def _labels_without_holder(run: Run) -> list[str]:
-    """Sentences on the labels of which no client holds a training sample."""
-    names = run.labels.drop_duplicates("label").set_index("label")["label_name"]
-    found: dict[tuple[Any, str], str] = {}
-    for (variant, seed), clients in run.clients.dropna(subset="label_samples").groupby(["variant", "seed"], sort=False):
-        absent = np.flatnonzero(np.sum(list(clients["label_samples"]), axis=0) == 0)
-        if len(absent):
-            told = ", ".join(str(names.get(label, label)) for label in absent)
-            found.setdefault(
-                (seed, told), f"no client of {variant} with seed {seed} holds a training sample of {told}."
-            )
-    return list(found.values())
 
 
 def _stopped(run: Run) -> list[str]:

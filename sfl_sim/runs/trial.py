@@ -178,8 +178,6 @@ class _Trial:
         """Return the experiment, which this process is made ready to compute."""
         settings, scenario = self.settings, self.variant.scenario
         experiment = self.make(scenario, None if settings.timing_only else pick_device(settings.device))
-        if unheld := experiment.setup.unheld_labels:
-            self.warn(f"no client holds a sample of {', '.join(unheld)}")
         keep_freed_memory()
         torch.set_num_threads(threads_for(experiment.batch_macs, settings.threads))
         PRECISIONS[scenario.train.precision].activate()

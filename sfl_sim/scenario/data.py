@@ -90,7 +90,8 @@ class Indices(Section):
     """Kind of partition."""
     file: Annotated[str, Field(min_length=1)]
     """File with the indices into the training samples that each client holds: JSON (a list of lists), or npz (an array
-    for each client). From Python also a list of arrays, in place of the whole section."""
+    for each client). JSON may also hold the client of each training sample (a list of names or numbers). From Python
+    also such a list, or an array, in place of the whole section."""
 
 
 PartitionSection = Annotated[

@@ -25,7 +25,7 @@ from sfl_sim.scenario.fields import of_any_tier
 from sfl_sim.scenario.own_code import CODE, DATA, hand_over, keep_object
 
 SAMPLES, HOLDINGS = "data.factory", "data.partition"
-"""Keys at which an object is data: samples with their labels, or a list of the sample indices of each client."""
+"""Keys at which an object is data: samples with their labels, or what each client holds of them."""
 OBJECTS = {
     SAMPLES, "model.factory", "method", "method.name", "server.order", "train.on_round_end", "train.loss",
     "train.optimizer", "train.server.optimizer", "train.schedule", "train.schedule.kind", "clients.choice",
@@ -42,7 +42,7 @@ def as_yaml(value: Any, key: str = "") -> Any:
     at the top level of a module becomes its path; any other object a text with its digest, under which this process
     keeps it.
     """
-    if key == HOLDINGS and isinstance(value, list | tuple):
+    if key == HOLDINGS and (isinstance(value, list | tuple) or hasattr(value, "tolist")):
         return {"kind": "indices", "file": _kept(value, "indices", DATA)}
     if key == SAMPLES and not (value is None or isinstance(value, str) or callable(value)):
         return _kept(value, "samples", DATA)

@@ -125,7 +125,7 @@ class Repricing:
         for was, variant in zip(self.recorded, self.study.variants, strict=True):
             with variant.places.locating():
                 check_same_training(was, variant.scenario)
-        check(self.study, settings=Settings(timing_only=True))
+        self.notes = check(self.study, settings=Settings(timing_only=True))
 
     @property
     def changes(self) -> dict[str, list[str]]:
@@ -164,7 +164,8 @@ class Repricing:
             after = {n: before[n] | way_to(before[n]["target_accuracy"], rounds) for n, (_, rounds) in closed}
             folder.join(study.name, after)
             source = {"folder": str(self.folder.resolve()), "scenario": self.digest, "changes": self.changes}
-            return {"repriced_from": source, "repriced": [asdict(verdict) for verdict in verdicts]}
+            return {"repriced_from": source, "repriced": [asdict(verdict) for verdict in verdicts],
+                    "notes": self.notes}  # fmt: skip
 
         return launch(
             study, Settings(timing_only=True), folder, work=work, join=join, page=partial(write_pages, notify=notify)

@@ -2,49 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
 
-from sfl_sim.build.checks import check_effects, check_unused, stations
-from sfl_sim.build.network import check_can_train, starting, unpriced
+from sfl_sim.build.checks import check_effects, check_unused
+from sfl_sim.build.network import check_can_train, starting
 from sfl_sim.build.setup import forget, setup_of
 from sfl_sim.engine.choices import check_untrained, find_choice
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.errors import ScenarioError
-from sfl_sim.methods import Method
 from sfl_sim.runs.backends import check_backend, crowd, run_trials
 from sfl_sim.runs.cache_key import names_own_code, trial_key
 from sfl_sim.runs.news import Counted, Notify, Planned, Reused, Warned, optional, silent
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import Study, Variant, digest, training
-from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import RunFolder, Wanted, damaged, keys_of, read_manifest, runs_beside, take
 from sfl_sim.studies.bottlenecks import speedups
 from sfl_sim.studies.launch import Outcome, TrialsFailed, folder_of, launch
+from sfl_sim.studies.notes import notes
 from sfl_sim.studies.targets import references, target_figures
-from sfl_sim.system.availability import KEY as LOGS
-from sfl_sim.system.availability import n_logs
-from sfl_sim.system.network import scaled_trace
 from sfl_sim.training.hardware import pick_device
 
-LEAST_HELD = 0.9
-"""Share of the training samples; a warning tells if clients hold less."""
+MAX_TITLES = 200
+"""Number of characters of the variants' names after a note on some of them."""
 
 
 def check(study: Study, device: torch.device | None = None, settings: Settings | None = None) -> list[str]:
     """Build every variant without running it, so that a mistake in the last one shows before the first trains.
 
     With a `device` for training, check that it can compute them; unless they are for timing only, check that initial
-    weights are there. Gives warnings of settings without effect or that cost time, each once. Raises ScenarioError.
+    weights are there. Gives what is to be noted (`notes`), each once, and of which variants if not of all. Raises
+    ScenarioError.
     """
     study = training(study)
     settings = settings or Settings()
-    warnings: dict[str, None] = {}
+    noted: dict[str, list[str]] = {}
     for variant in study.variants:
         with variant.places.locating():
             if device is not None:
@@ -55,53 +52,20 @@ def check(study: Study, device: torch.device | None = None, settings: Settings |
                 experiment.method.deployed(0)
             if device is not None:
                 experiment.check_device(device)
-                if variant.scenario.model.factory is not None:
-                    experiment.method.task.network.check_functional()
             if (init := variant.scenario.model.init) and not settings.timing_only:
                 starting(experiment.method.task.network, init)
-            logs, n_clients = n_logs(variant.scenario.clients.availability), len(experiment.shares)
-            if logs is not None and logs < n_clients:
-                few = ScenarioError(
-                    f"has logs of {logs} clients for {n_clients}: they are drawn again, each time a day later", key=LOGS
-                )
-                warnings[str(variant.places.located(few))] = None
-            held = experiment.counts.sum() / len(experiment.dataset.y_train)
-            if held < LEAST_HELD:
-                left = ScenarioError(
-                    f"{1 - held:.0%} of the training samples belong to no client", key="data.partition"
-                )
-                warnings[str(variant.places.located(left))] = None
-            for found in (unpriced(experiment.method.task.network), scaled_trace(variant.scenario.clients.network)):
-                if found:
-                    warnings[str(variant.places.located(found))] = None
+            for note in notes(experiment, trained=not settings.timing_only):
+                noted.setdefault(str(variant.places.located(note)), []).append(study.title(variant))
             if device is not None and device.type == "cpu" and (crowded := crowd(experiment.batch_macs, settings)):
-                warnings[crowded] = None
-            if (method := experiment.method).idea_off:
-                name, problem = variant.scenario.method.name, f"does what {method.like} does: {method.idea_off}"
-                alike = ScenarioError(problem, key="method.name", found=name)
-                warnings[str(variant.places.located(alike))] = None
-            for key, why in _idle_workers(variant.scenario, method):
-                idle = ScenarioError(f"more than one has no effect: {why}", key=key)
-                warnings[str(variant.places.located(idle))] = None
+                noted.setdefault(crowded, []).append(study.title(variant))
     check_unused(study)
     check_effects(study.variants[:: study.base.repeats])
     references(study)
-    return list(warnings)
-
-
-def _idle_workers(scenario: Scenario, method: Method) -> Iterator[tuple[str, str]]:
-    """Generate the keys of workers of which training keeps no more than one busy, and why.
-
-    `unlimited` only says that nobody waits, and requests to a trained model use all workers.
-    """
-    name = scenario.method.name
-    for key, station, trains, in_turn in stations(scenario):
-        if scenario.serving or station.workers in (1, "unlimited"):
-            continue
-        if not (method.is_split and trains):
-            yield f"{key}.workers", f"{name} trains nothing there"
-        elif method.shares_server_model and in_turn:
-            yield f"{key}.workers", f"{name} changes one model there, one job after the other"
+    of_all = len(study.variants)
+    return [
+        text if len(titles) == of_all else f"{text}, in {shorten(', '.join(titles), MAX_TITLES)}"
+        for text, titles in noted.items()
+    ]
 
 
 RunTrials = Callable[[Mapping[int, Variant], RunFolder, Settings, Notify], None]
@@ -122,7 +86,7 @@ def run_study(
         for variant in study.variants:
             with variant.places.locating():
                 check_untrained(find_choice(variant.scenario.clients.choice))
-    warnings = check(study, None if settings.timing_only else device, settings)
+    noted = check(study, None if settings.timing_only else device, settings)
     identity = f"{digest(study)}-{settings.meaning}"
     keys = [
         trial_key(variant.scenario, settings.meaning, pixels=not settings.timing_only) for variant in study.variants
@@ -134,7 +98,7 @@ def run_study(
     folder = RunFolder(path, identity, resume=settings.resume)
 
     def work() -> None:
-        for problem in warnings:
+        for problem in noted:
             notify(Warned(None, problem))
         usual = Path("reports", study.name)
         why = f"{usual} is of another scenario or other settings" if not out and path != usual else ""
@@ -174,7 +138,7 @@ def run_study(
 
     def join() -> dict[str, Any]:
         folder.join(study.name, target_figures(study, folder.closed()))
-        return {"failed": list(map(asdict, folder.failures()))}
+        return {"failed": list(map(asdict, folder.failures())), "notes": noted}
 
     return launch(study, settings, folder, work=work, join=join, page=partial(write_pages, notify=notify))
 

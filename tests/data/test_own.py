@@ -14,7 +14,7 @@ from PIL import Image
 from refusals import refused
 from torch.utils.data import DataLoader, TensorDataset
 
-from sfl_sim.data.own import KEY, as_dataset, read_indices
+from sfl_sim.data.own import KEY, as_dataset, by_holder, read_indices
 from sfl_sim.data.partition import partition
 from sfl_sim.data.samples import Samples
 from sfl_sim.errors import ScenarioError
@@ -145,6 +145,7 @@ class Ending(TensorDataset):
         ((TABLE, CLASSES), r"is no data set .*found '2 arrays'; allowed: \(x_train, y_train, x_test, y_test\)"),
         ((TABLE, TABLE, CLASSES, CLASSES), "neither images nor tokens; make them floating"),
         (TABLE, "is no data set .*found 'ndarray'"),
+        ({"users": ["ann"], "num_samples": [1], "user_data": {"ann": {"x": [[0]], "y": [0]}}}, "data.partition.file"),
         ((TABLE, CLASSES[:3], TABLE, CLASSES), r"needs one label for each of 8 training .*found 'an array \(3,\)'"),
         ((TABLE, CLASSES, TABLE * np.nan, CLASSES), "numbers that are not finite"),
         ((TABLE * 1e40, CLASSES, TABLE, CLASSES), "numbers that are not finite in float32"),
@@ -189,6 +190,19 @@ def test_a_partition_of_one_s_own_is_dealt_as_it_is(tmp_path):
 def test_indices_that_cannot_be_used_are_one_line(holdings, count, problem):
     with pytest.raises(ScenarioError, match=problem):
         dealt(holdings, count)
+
+
+@pytest.mark.parametrize("holders", [["bob", "ann", "bob"], [7, 5, 7], np.array([True, False, True])])
+def test_the_holder_of_each_sample_may_stand_for_indices(holders):
+    assert [part.tolist() for part in by_holder(holders, 3, "key")] == [[1], [0, 2]]
+    with pytest.raises(ScenarioError) as error:
+        by_holder(holders, 4, "data.partition.file")
+    assert (error.value.key, error.value.found) == ("data.partition.file", 3)
+
+
+@pytest.mark.parametrize("holdings", [[[[1], [2, 3]], [0]], [[0], 1], []])
+def test_lists_of_indices_stay_what_they_are(holdings):
+    assert by_holder(holdings, 2, "key") == holdings
 
 
 def compressed_and_damaged(path):

@@ -321,7 +321,7 @@ def test_images_lie_channels_first_where_a_layer_wants_a_view(flatten, is_last):
         return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 8, 3), flatten(), nn.Linear(128, n_labels))
 
     net = network(build, (1, 8, 8), 3)
-    net.check_functional()
+    net.functional()
     assert net.channels_last == is_last
 
 
@@ -353,7 +353,7 @@ def frozen(shape, n_labels):
 
 def test_layers_with_tensors_that_are_no_buffers_are_found_by_a_pass():
     with pytest.raises(ScenarioError, match=r"register_buffer: .*meta") as refused:
-        network(odd("plain"), (1, 2, 2), 3).check_functional()
+        network(odd("plain"), (1, 2, 2), 3).functional()
     assert (refused.value.key, refused.value.found) == ("model.factory", "make")
 
 

@@ -259,7 +259,7 @@ def make(shape, n_labels):
 
 def images(folder, seed):
     """Write images of two classes."""
-    for number in range(12):
+    for number in range(60):
         pixels = stream(seed, f"image {number}").integers(0, 255, (8, 8), dtype="uint8")
         place = folder / "ab"[number % 2]
         place.mkdir(parents=True, exist_ok=True)

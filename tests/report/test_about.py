@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from synthetic_run import ARRIVAL, CYCLIC, LABELS, FramesOf, World, write_run
+from synthetic_run import ARRIVAL, CYCLIC, FramesOf, World, write_run
 
 from sfl_sim.report.about import setup_in_words, warnings
 from sfl_sim.report.frames import Frames, merge
@@ -62,11 +62,6 @@ def changed(column: str, value: float, variant: str, rounds: list[int]) -> Calla
     return change
 
 
-def without_label_1(run: Run) -> Run:
-    counts = [np.array([3, 0] + [1] * (len(LABELS) - 2))] * len(run.clients)
-    return replace(run, clients=run.clients.assign(label_samples=counts))
-
-
 @pytest.mark.parametrize(
     ("change", "facts"),
     [
@@ -76,7 +71,8 @@ def without_label_1(run: Run) -> Run:
         (with_rounds_of_their_own, ["interrupted", "4 of 10 or 20"]),
         (changed("loss", np.nan, CYCLIC, [3, 4]), [CYCLIC, "seed 0", "round 3"]),
         (changed("skipped", 2.0, CYCLIC, [3, 4]), [CYCLIC, "seed 0", "4 updates", "round 3", "train.on_nan"]),
-        (without_label_1, [ARRIVAL, "seed 0", LABELS[1]]),
+        (lambda run: replace(run, manifest=run.manifest | {"notes": ["data.partition: no client holds a sample of 1"]}),
+         ["data.partition: no client holds a sample of 1"]),
     ],
 )  # fmt: skip
 def test_it_is_warned_of_what_happened_to_which_trial(run: Run, change: Callable[[Run], Run], facts: list[str]) -> None:

@@ -229,7 +229,10 @@ def test_a_data_set_is_made_once_although_some_ask_for_its_labels_alone(monkeypa
 
 
 def test_a_study_whose_trials_wait_for_one_another_says_so_once():
-    study = parse(SCENARIO | {"model": {"name": "mobilenet_v1"}, "train": {"batch_size": 60}, "repeats": 2})
+    data = SCENARIO["data"] | {"train_samples": 180}
+    study = parse(
+        SCENARIO | {"data": data, "model": {"name": "mobilenet_v1"}, "train": {"batch_size": 60}, "repeats": 2}
+    )
     (told,) = check(study, torch.device("cpu"), Settings(jobs=64, threads=2))
     assert told.startswith("--jobs: 64 trials with 2 threads each share")
     assert check(study, torch.device("cpu"), Settings(jobs=64, threads=1)) == []
@@ -258,17 +261,25 @@ def test_a_method_whose_idea_does_nothing_is_told(method, momentum, host):
     assert [host in line for line in told if line.startswith("method.name")] == ([True] if host else [])
 
 
+def test_a_model_s_folder_that_does_not_exist_is_named_whatever_the_data_are(tmp_path):
+    study = parse({"model": {"name": "hf", "path": str(tmp_path / "nowhere")}})
+    with pytest.raises(ScenarioError) as error:
+        check(study)
+    assert (error.value.key, error.value.found) == ("model.path", str(tmp_path / "nowhere"))
+
+
 def test_labels_that_no_client_holds_are_told(tmp_path):
     def warned(n_shards):
         told = []
         data = SCENARIO["data"] | {"partition": {"kind": "label_shards", "n_shards": n_shards}}
-        run_study(parse(SCENARIO | {"data": data}), tmp_path / str(n_shards), Settings(timing_only=True), told.append)
+        scenario = SCENARIO | {"data": data, "train": {"rounds": 1, "batch_size": 1}}
+        run_study(parse(scenario), tmp_path / str(n_shards), Settings(timing_only=True), told.append)
         return [news.problem for news in told if isinstance(news, Warned)]
 
     assert warned(6) == []
     of_samples, of_labels = warned(40)
     assert of_samples.endswith("of the training samples belong to no client")
-    assert of_labels.startswith("no client holds a sample of ")
+    assert of_labels.startswith("data.partition: no client holds a sample of ")
 
 
 def test_attacks_need_training_and_a_timing_only_run_says_so(tmp_path):
