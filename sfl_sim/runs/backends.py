@@ -33,7 +33,7 @@ from joblib import cpu_count  # type: ignore[import-untyped]
 
 from sfl_sim.build.code_version import code_version
 from sfl_sim.errors import ScenarioError
-from sfl_sim.runs.interrupts import shielded, uninterrupted
+from sfl_sim.runs.interrupts import SIGNALS, shielded
 from sfl_sim.runs.news import Failed, News, Notify, brief
 from sfl_sim.runs.trial import Settings, attempt, failure_of
 from sfl_sim.scenario.load import Variant
@@ -136,7 +136,7 @@ def _side_by_side(
     waiting = list(variants)
 
     def new_worker() -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(1, context, end_with_parent)
+        return ProcessPoolExecutor(1, context, _begin_worker)
 
     workers = {new_worker() for _ in range(min(jobs, len(waiting)))}
     running: dict[Future[None], tuple[int, ProcessPoolExecutor]] = {}
@@ -154,7 +154,7 @@ def _side_by_side(
                 return
             number = waiting.pop(0)
             task = number, variants[number], folder.trial_folder(number), settings, given, news, stop
-            with uninterrupted():  # or else nobody would know of a process that has just begun
+            with shielded():  # or else nobody would know of a process that has just begun
                 running[worker.submit(_apart, *task)] = number, worker
 
         try:
@@ -232,6 +232,15 @@ def _apart(
 
     with permitted(given):
         attempt(number, variant, trial, settings=settings, notify=notify)
+
+
+def _begin_worker() -> None:
+    """Let this process end with its parent, and get signals from now on: what it imports would show a traceback."""
+    end_with_parent()
+    if hasattr(signal, "sigpending"):
+        if signal.sigpending() & {*SIGNALS}:
+            os._exit(1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def end_with_parent() -> None:

@@ -7,6 +7,7 @@ import multiprocessing
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -20,8 +21,8 @@ from sfl_sim.engine.round_tables import device_groups
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.breakdown import by_client, traffic
 from sfl_sim.models.network import Network
-from sfl_sim.runs.backends import end_with_parent, given_to_processes
-from sfl_sim.runs.interrupts import uninterrupted
+from sfl_sim.runs.backends import KILLED, end_with_parent, given_to_processes
+from sfl_sim.runs.interrupts import shielded
 from sfl_sim.scenario.concerns import NOT_LEARNED, values_except
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Study, Variant, changed, extended, training
@@ -239,12 +240,15 @@ def evaluate(points: Sequence[Point], jobs: int = 1) -> Iterator[Answer]:
     given = given_to_processes(point.variant.scenario for point in points)
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), end_with_parent) as pool:
         try:
-            with uninterrupted():  # or else nobody would know of a process that has just begun
+            with shielded():  # the processes get no signals: we end them
                 futures = [pool.submit(_walk_apart, group, given) for group in groups.values()]
             for future in as_completed(futures):
                 yield from future.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
+        except BaseException as error:
+            for process in [*pool._processes.values()]:  # of points under way nothing is kept
+                process.kill()
+            if isinstance(error, BrokenProcessPool):
+                raise RuntimeError(f"a helper of --jobs does not answer: {KILLED}") from error
             raise
 
 

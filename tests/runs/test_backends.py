@@ -229,14 +229,15 @@ def helpers():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("nth", [1, 2, 3], ids=["the holder of news", "the first worker", "the second worker"])
-def test_an_interrupt_while_a_process_begins_leaves_none_behind(tmp_path, monkeypatch, nth, number):
+def test_an_interrupt_while_a_process_begins_leaves_none_behind(tmp_path, monkeypatch, capfd, nth, number):
     begins, begun, before = SpawnProcess.start, [], signal.getsignal(number)
 
-    def start(process):
-        begins(process)
-        begun.append(process)
+    def start(new):
+        begins(new)
+        begun.append(new)
         if len(begun) == nth:
-            os.kill(os.getpid(), number)
+            for pid in [*(process.pid for process in begun), os.getpid()]:  # as a terminal does
+                os.kill(pid, number)
 
     monkeypatch.setattr(SpawnProcess, "start", start)
     signal.signal(number, signal.default_int_handler)  # as the command line does; a shell's background has none
@@ -247,6 +248,7 @@ def test_an_interrupt_while_a_process_begins_leaves_none_behind(tmp_path, monkey
         signal.signal(number, before)
     assert len(begun) == nth
     assert not helpers()
+    assert capfd.readouterr().err == ""
 
 
 def test_where_the_holder_of_news_is_killed_that_is_said_in_a_sentence(tmp_path):

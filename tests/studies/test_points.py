@@ -1,12 +1,17 @@
-"""The privacy study: a scenario at every cut, with attacks on what crosses it."""
+"""Points that are walked side by side, and the privacy study: attacks on what crosses every cut."""
+
+import os
+import signal
+from multiprocessing.context import SpawnProcess
 
 import pytest
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.runs.backends import KILLED
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.optional_sections import Leakage
 from sfl_sim.scenario.vary import axis
-from sfl_sim.studies.points import attacked
+from sfl_sim.studies.points import Question, attacked, evaluate
 
 
 def cuts(study):
@@ -51,3 +56,40 @@ def test_asynchronous_clients_of_fedavg_have_no_cut_either():
     assert attacked(parse({"method": {"name": "fedbuff", "host": "splitfed_v1"}}), []).variants
     with pytest.raises(ScenarioError, match=r"method\.host"):
         attacked(parse({"method": {"name": "fedbuff", "host": "splitnn"}}), [])
+
+
+POINTS = Question.of(parse({"data": {"name": "digits"}}), [axis("model.cut", [1, 2])]).points
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_processes_that_walk_points_without_a_word_of_theirs(number, monkeypatch, capfd):
+    begins, begun, before = SpawnProcess.start, [], signal.getsignal(number)
+
+    def start(new):
+        begins(new)
+        begun.append(new)
+        if len(begun) == 2:
+            for pid in [*(process.pid for process in begun), os.getpid()]:  # as a terminal does
+                os.kill(pid, number)
+
+    monkeypatch.setattr(SpawnProcess, "start", start)
+    signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(evaluate(POINTS, jobs=2))
+    finally:
+        signal.signal(number, before)
+    assert not any(process.is_alive() for process in begun)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_killed_process_that_walks_points_is_told_in_a_sentence(monkeypatch):
+    begins = SpawnProcess.start
+
+    def start(new):
+        begins(new)
+        new.kill()
+
+    monkeypatch.setattr(SpawnProcess, "start", start)
+    with pytest.raises(RuntimeError, match=KILLED):
+        list(evaluate(POINTS, jobs=2))
