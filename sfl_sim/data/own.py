@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from PIL import Image
@@ -203,13 +204,18 @@ def _alike(*parts: Tensor) -> list[Tensor]:
 def _labels(given: Any) -> NDArray[Any]:
     """Make an array of labels; of a column of texts, as pandas gives it, one of texts and not of objects."""
     found = np.asarray(given)
-    return np.asarray(found.tolist()) if found.dtype.kind == "O" else found
+    if found.dtype.kind != "O":
+        return found
+    if n_missing := int(pd.isna(found).sum()):
+        raise ScenarioError("has samples without a label; leave them out", key=KEY, found=n_missing)
+    return np.asarray(found.tolist())
 
 
 def _check_masks(parts: Sequence[Any]) -> None:
     """Raise ScenarioError for a masked array of numpy with hidden values, which a tensor would show."""
     for name, part in zip(("training samples", "training labels", "test samples", "test labels"), parts, strict=True):
-        if n_hidden := int(np.ma.getmaskarray(part).sum()) if isinstance(part, np.ma.MaskedArray) else 0:
+        rows = [part] if isinstance(part, np.ma.MaskedArray) else part if isinstance(part, list | tuple) else []
+        if n_hidden := sum(int(np.ma.getmaskarray(row).sum()) for row in rows if np.ma.is_masked(row)):
             problem = f"has masked values in its {name}; leave their samples out, or fill them"
             raise ScenarioError(problem, key=KEY, found=n_hidden)
 

@@ -242,6 +242,8 @@ def test_hidden_values_of_masked_arrays_are_not_shown_to_a_network(part):
     parts[part] = np.ma.masked_array(parts[part], mask=parts[part] == parts[part].flat[0])
     with refused(KEY, found=[12, 1][part % 2]):
         as_dataset(tuple(parts))
+    with refused(KEY, found=[12, 1][part % 2]):
+        as_dataset([np.asarray(array) if n != part else list(array) for n, array in enumerate(parts)])
     parts[part] = np.ma.masked_array(parts[part].data)
     assert as_dataset(tuple(parts)).goal is Goal.LABEL
 
@@ -251,6 +253,14 @@ def test_a_test_label_of_minus_one_stands_for_none():
     with refused(KEY, found=-1):
         as_dataset((x, [0, 1, 2, 0], x, [0, 1, 2, -1]))
     assert as_dataset((x, [-1, 1, 1, -1], x, [-1, 1, -1, 1])).label_names == ("-1", "1")
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
+def test_a_text_that_is_missing_is_no_label(missing):
+    with refused(KEY, found=2):
+        as_dataset(
+            (np.ones((4, 3)), pd.Series(["a", missing, "b", missing], dtype=object), np.ones((2, 3)), ["a", "b"])
+        )
 
 
 # Other containers
