@@ -56,20 +56,19 @@ def test_a_table_of_one_s_own_is_learned_by_a_model_of_one_s_own():
     assert again.summary["weights_digest"].equals(results.summary["weights_digest"])
 
 
-class Scaled(nn.Linear):
-    """A layer with a tensor that moves to no device with the others."""
+class Growing(nn.Linear):
+    """A layer that counts its steps where clients would count together."""
 
-    def __init__(self, *sizes):
-        super().__init__(*sizes)
-        self.scale = torch.ones(sizes[1])
+    steps = 0
 
     def forward(self, x):
-        return super().forward(x) * self.scale
+        self.steps += 1
+        return super().forward(x) * self.steps
 
 
 def test_a_model_that_cannot_train_is_refused_before_anything_is_written_but_can_be_timed(place):
-    scenario = TABULAR | {"model": {"factory": lambda: nn.Sequential(Scaled(5, 8), nn.Linear(8, 3)), "cut": 1}}
-    with pytest.raises(sfl_sim.ScenarioError, match=r"^model\.factory: "):
+    scenario = TABULAR | {"model": {"factory": lambda: nn.Sequential(Growing(5, 8), nn.Linear(8, 3)), "cut": 1}}
+    with pytest.raises(sfl_sim.ScenarioError, match=r"^model\.factory: .*'steps'"):
         sfl_sim.run(scenario, data=DATA)
     assert not list(place.iterdir())
     assert len(sfl_sim.run(scenario, data=DATA, timing_only=True).rounds) == 3

@@ -85,7 +85,8 @@ def starting(network: Network, init: Init) -> Network:
     def fill(module: nn.Sequential) -> None:
         weights = {name.partition(".")[2]: tensor for name, tensor in stored_weights(file, KEY).items()}
         wanted = {name: tensor.shape for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
-        if {_plain(name): tensor.shape for name, tensor in weights.items() if not _is_factor(name)} != wanted:
+        numbers = {name: tensor for name, tensor in weights.items() if tensor.is_floating_point()}
+        if {_plain(name): tensor.shape for name, tensor in numbers.items() if not _is_factor(name)} != wanted:
             raise ScenarioError("has trained another network", key=KEY, found=init.run)
         if not next(module.parameters()).is_meta:
             if any(map(_is_factor, weights)):

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 
 from sfl_sim.methods.asynchronous import Asynchronous, AsynchronousOptions, ClientUpdate
-from sfl_sim.models.averages import weighted_sum
+from sfl_sim.models.averages import average_counters, weighted_sum
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import Flow, On, Step, Work, on
 from sfl_sim.training.steps import Average
@@ -89,3 +89,4 @@ class AddDifferences(Step):
         with torch.no_grad():
             weighted_sum(old.flat, vectors, [1, *steps, *(-step for step in steps)])
             weighted_sum(old.buffers, statistics, [1 - sum(shares), *shares])
+            average_counters(old, [old.frozen, *(weights.frozen for weights in learned)], [1 - sum(shares), *shares])

@@ -317,7 +317,7 @@ class Outer(Step):
         for replica, adapted in zip(w.replicas[:2], w_pp.replicas[:2], strict=True):
             replica.weights.keep_statistics()
             replica.weights.grad.copy_(adapted.weights.grad)
-            replica.weights.buffers.copy_(adapted.weights.buffers)
+            replica.weights.put(adapted.weights.state)
             self.optimiser.step(replica.weights)
 
 

@@ -19,6 +19,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.pooled import in_step
 from sfl_sim.methods.split import SplitMethod
+from sfl_sim.models.averages import average_counters
 from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, State, Step, Value, Work, on, par, send
@@ -192,12 +193,12 @@ class HoDifferentiate(Step):
     def run(self, kept: State, part2: Replica, smashed: Value) -> Tensor | None:
         """Give the mean loss's gradient at the input (n, ...); keep that of the weights, and the running statistics."""
         weights = part2.weights
-        before, (x, labels) = weights.buffers.clone(), smashed.load()
+        before, (x, labels) = weights.state, smashed.load()
         x = x.detach().requires_grad_(not part2.part.first)
         differentiate(part2.part.loss(weights(x, training=True), labels))
-        kept.content = weights.grad.clone(), weights.buffers.clone()
+        kept.content = weights.grad.clone(), weights.state
         weights.grad.zero_()
-        weights.buffers.copy_(before)
+        weights.put(before)
         gradient: Tensor | None = x.grad
         return gradient
 
@@ -214,7 +215,9 @@ class StepByMean(Step):
         weights.keep_statistics()
         for gradient in gradients:
             weights.grad.add_(gradient.content[0] / n)
-        weights.buffers.copy_(sum(gradient.content[1] / n for gradient in gradients))
+        states = [gradient.content[1] for gradient in gradients]
+        weights.buffers.copy_(sum(buffers / n for buffers, _ in states))
+        average_counters(weights, [frozen for _, frozen in states], [1 / n] * n)
         self.optimiser.step(weights)
 
 

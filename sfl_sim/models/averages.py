@@ -25,6 +25,7 @@ def average(into: Weights, replicas: Sequence[Weights], shares: Sequence[float],
         learned = _average_adapters(into, replicas, shares) if into.part.aggregate else {}
         weighted_sum(into.flat, [weights.flat for weights in replicas], shares)
         weighted_sum(into.buffers, [weights.buffers for weights in replicas], shares)
+        average_counters(into, [weights.frozen for weights in replicas], shares)
         if with_momentum and (momenta := momentum_buffers(replicas)):
             into.momentum = torch.empty_like(into.flat)
             weighted_sum(into.momentum, momenta, shares)
@@ -32,6 +33,18 @@ def average(into: Weights, replicas: Sequence[Weights], shares: Sequence[float],
             into.frozen = tuple(map(lambda name, old: learned.get(name, old), into.part.frozen_names, into.frozen))
             for name, view in zip(into.part.names, into.part.views(into.flat), strict=True):
                 view.copy_(learned.get(name, view))
+
+
+def average_counters(into: Weights, frozen: Sequence[tuple[Tensor, ...]], shares: Sequence[float]) -> None:
+    """Set the whole numbers that layers have counted to the weighted mean of those among `frozen`, rounded."""
+    means = list(into.frozen)
+    for i in into.part.counters:
+        first, *others = values = [tensors[i] for tensors in frozen]
+        means[i] = first
+        if any(other is not first and not torch.equal(other, first) for other in others):
+            mean = sum(share * value.double() for share, value in zip(shares, values, strict=True))
+            means[i] = torch.as_tensor(mean).round().to(first.dtype)
+    into.frozen = tuple(means)
 
 
 def _average_adapters(into: Weights, replicas: Sequence[Weights], shares: Sequence[float]) -> dict[str, Tensor]:

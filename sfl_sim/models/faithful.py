@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,13 +14,16 @@ from torch import Tensor, nn
 
 from sfl_sim.errors import in_short
 from sfl_sim.models.global_draws import drawing
+from sfl_sim.models.part import Part
 from sfl_sim.models.plain_state import ReadError, attributes_of, changed, poison
+from sfl_sim.models.weights import Weights
 
 LAST_BITS = 1000
 """Largest difference that counts as rounding, in units of the last bit of a tensor's largest number."""
 NOTHING = 0.01
 """Share of the largest number of all tensors that counts as a tensor's largest if all of it is rounding."""
 LEARNING_RATE = 0.1
+GRADIENT = "the gradient of"
 Tensors = Mapping[str, Tensor | None]
 """Tensors by name; None for a gradient that is none."""
 Trained = Mapping[str, Tensors]
@@ -50,11 +54,14 @@ class Alone(Learner):
 
     Attributes:
         names: names of its parameters and buffers that are compared, and what they are called in the comparison.
+        zeros: whether zeros are compared with a gradient that is none.
     """
 
-    def __init__(self, module: nn.Module, names: Mapping[str, str]) -> None:
+    def __init__(self, module: nn.Module, names: Mapping[str, str], zeros: bool = False) -> None:
         self.module = module.train()
         self.names = names
+        self.zeros = zeros
+        self._initial = _tensors(module).keys()
         self._mode, self._outputs = True, torch.empty(0)
 
     def forward(self, x: Tensor, training: bool) -> Tensor:
@@ -71,11 +78,19 @@ class Alone(Learner):
             torch.autograd.backward(self._outputs, gradient)
 
     def gradients(self) -> Tensors:
-        return {self.names[name]: weight.grad for name, weight in self._parameters().items() if name in self.names}
+        weights = {name: weight for name, weight in self._parameters().items() if name in self.names}
+        none = {name: torch.zeros_like(w) for name, w in weights.items() if self.zeros and w.requires_grad}
+        return {
+            self.names[name]: none.get(name) if weight.grad is None else weight.grad for name, weight in weights.items()
+        }
 
     def state(self) -> Tensors:
         held = self._parameters() | dict(self.module.named_buffers(remove_duplicate=False))
-        return {self.names[name]: tensor.detach().clone() for name, tensor in held.items() if name in self.names}
+        return {
+            self.names.get(name, name): tensor.detach().clone()
+            for name, tensor in held.items()
+            if name in self.names or name not in self._initial
+        }
 
     def step(self) -> None:
         for weight in self.module.parameters():
@@ -85,6 +100,63 @@ class Alone(Learner):
 
     def _parameters(self) -> dict[str, nn.Parameter]:
         return dict(self.module.named_parameters(remove_duplicate=False))
+
+
+class Lent(Learner):
+    """The weights of one client, lent to parts that other clients use, too, one after another."""
+
+    def __init__(self, weights: Sequence[Weights]) -> None:
+        self.weights = weights
+
+    def forward(self, x: Tensor, training: bool) -> Tensor:
+        for weights in self.weights:
+            if training:
+                x = weights.forward(x.detach().requires_grad_(not weights.part.first))
+            else:
+                x = weights(x, training=False)
+        return x
+
+    def backward(self, gradient: Tensor) -> None:
+        for weights in reversed(self.weights):
+            gradient = weights.backward(gradient)  # type: ignore[assignment]
+            if gradient is None:
+                break
+
+    def gradients(self) -> Tensors:
+        pairs = (zip(w.part.names, w.part.views(w.grad), strict=True) for w in self.weights)
+        return dict(chain.from_iterable(pairs))
+
+    def state(self) -> Tensors:
+        constants = (zip(w.part.frozen_names, w.frozen, strict=True) for w in self.weights)
+        held = dict(chain.from_iterable((*constants, *(w.named_tensors() for w in self.weights))))
+        return {name: tensor.clone() for name, tensor in held.items()}
+
+    def step(self) -> None:
+        for weights in self.weights:
+            weights.flat -= LEARNING_RATE * weights.grad
+            weights.grad.zero_()
+
+
+def lending_difference(
+    modules: Sequence[nn.Sequential], parts: Sequence[Part], batches: Sequence[Tensor], last_bits: int = LAST_BITS
+) -> str | None:
+    """Say what clients whose weights are lent to the same parts do otherwise than each with a module; None if nothing.
+
+    Args:
+        modules: a whole network for each client, with weights of its own.
+        parts: of the network, cut behind every layer.
+        batches: one for each client, of at least two samples.
+        last_bits: as `LAST_BITS`; 0: to the bit.
+    """
+    alone, lent = [], []
+    held = {name for part in parts for name in (*part.names, *part.frozen_names, *part.buffer_names)}
+    for module in modules:
+        layers = copy.deepcopy(module)  # as frozen tensors stay where they are
+        lent.append(Lent([Weights.of(part, layers[i : i + 1], batches[0].device) for i, part in enumerate(parts)]))
+        if parts[0].channels_last:
+            module.to(memory_format=torch.channels_last)
+        alone.append(Alone(module, {name: name for name in held}, zeros=True))
+    return first_difference(alone, lent, batches, last_bits)
 
 
 def answer_of(outputs: Any) -> Tensor:
@@ -132,9 +204,11 @@ def first_difference(
     """Say what `others` do otherwise than `alone`, one for each client, and first; None if nothing.
 
     All clients run forward before the first runs backward. A client's module may keep what it likes in attributes if it
-    never reads it in a later step, or if it stays what it has been since the first step and is the same at all clients.
+    never reads it in a later step, or if it stays what it has been since the first step and is the same at all clients;
+    if not, that is said, as the cause of any other difference.
     """
     left: list[list[dict[str, Any]]] = []
+    problem = None
     for number, training in enumerate((True, True, False, True, False)):
         batches = [x.roll(number, 0).roll(number, -1) for x in samples]
         if number == 3:
@@ -150,21 +224,18 @@ def first_difference(
                 f": make it a buffer, self.register_buffer({name!r}, torch.tensor(...))"
             )
         except Exception as error:  # whatever a user's own layers do
-            return f"fails in {_mode(training)} before it is cut: {in_short(error)}"
+            return problem or f"fails in {_mode(training)} before it is cut: {in_short(error)}"
         if training:
             left.append([attributes_of(learner.module) for learner in alone])
-        try:
-            seen = _run(others, batches, number, training)
-        except Exception as error:
-            return f"fails in {_mode(training)} once it is cut: {in_short(error)}"
-        for client, (right, other) in enumerate(zip(expected, seen, strict=True), 1):
-            what = _unlike(right, other, last_bits)
-            if what:
-                whose = f" of client {client}" if client < len(expected) and len(alone) > 1 else ""
-                return f"{what}{whose} in {_mode(training)}"
+        if problem is None:
+            try:
+                problem = _unlike(expected, _run(others, batches, number, training), last_bits)
+            except Exception as error:
+                problem = f"fails once it is cut: {in_short(error)}"
+            problem = problem and f"{problem}, in {_mode(training)}"
         for trained in (*alone, *others):
             trained.step()
-    return None
+    return problem
 
 
 def _run(learners: Sequence[Learner], batches: Sequence[Tensor], seed: int, training: bool) -> list[Trained]:
@@ -174,22 +245,30 @@ def _run(learners: Sequence[Learner], batches: Sequence[Tensor], seed: int, trai
         if training:
             for learner, out in zip(learners, outputs, strict=True):
                 generator = torch.Generator().manual_seed(seed)
-                learner.backward(torch.randn(out.shape, generator=generator, dtype=out.dtype))
+                learner.backward(torch.randn(out.shape, generator=generator, dtype=out.dtype).to(out.device))
         of_numpy = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
         draws = {"torch": torch.get_rng_state(), "numpy": _tensor([*of_numpy["key"], of_numpy["pos"]]),
                  "Python": _tensor(random.getstate()[1])}  # fmt: skip
     came: list[Trained] = [
-        {"the output": {"": out}, "the gradient of": learner.gradients() if training else {}, "": learner.state()}
+        {"the output": {"": out}, GRADIENT: learner.gradients() if training else {}, "": learner.state()}
         for learner, out in zip(learners, outputs, strict=True)
     ]
     return [*came, {"the number of draws from": draws}]
 
 
-def _unlike(right: Trained, other: Trained, last_bits: int) -> str | None:
-    """Say which tensor of `right` is not the same, or not there, in `other`."""
+def _unlike(expected: Sequence[Trained], seen: Sequence[Trained], last_bits: int) -> str | None:
+    """Say which tensor that is expected is another one, or not there."""
+    for right, other in zip(expected, seen, strict=True):
+        if problem := _unlike_in(right, other, last_bits):
+            return problem
+    return None
+
+
+def _unlike_in(right: Trained, other: Trained, last_bits: int) -> str | None:
     for kind, tensors in right.items():
         most = max(map(_largest, tensors.values()), default=0)
-        for name, tensor in tensors.items():
+        order = -1 if kind == GRADIENT else 1  # what goes wrong first in a pass goes on
+        for name, tensor in list(tensors.items())[::order]:
             what, twin = f"{kind} {name!r}" if name else kind, other[kind].get(name)
             if tensor is None or twin is None:
                 if tensor is not twin:

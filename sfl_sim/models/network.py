@@ -15,10 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.models.faithful import LAST_BITS, lending_difference
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.global_draws import drawing
 from sfl_sim.models.lora import Lora, adapt
-from sfl_sim.models.part import Part
+from sfl_sim.models.part import Part, is_own
+from sfl_sim.models.plain_state import has_shapes_alone
 from sfl_sim.models.price import Layer, one_sample, price
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.weights import Weights
@@ -28,6 +30,7 @@ Builder = Callable[[tuple[int, ...], int], nn.Sequential]
 Fill = Callable[[nn.Sequential], None]
 LABEL_BYTES = 8
 """Size of a label in a message, a torch int64 (docs/methods/timing.md#per-mini-batch)."""
+CHECKED_SAMPLES = 4
 CUTS_KEY = "model.cut.values"
 LASTING = ("client", "device_speed", "random")
 """Ways in which clients' cuts differ for good."""
@@ -85,6 +88,7 @@ class Network:
         self.lora = lora
         self._unweighted: dict[tuple[object, ...], Any] = {}  # layers and parts; copies with other settings share it
         self._is_unweighted = False
+        self._checked: set[int] = set()  # with how many last bits; copies with other settings share it
         try:
             with _one_thread(), self.measuring():
                 module = self._module(seed=0)
@@ -176,6 +180,35 @@ class Network:
             problem = "has layers with tensors that are neither nn.Parameter nor made by register_buffer"
             raise ScenarioError(f"{problem}: {in_one_line(error)}", key="model.factory", found=self.name) from error
         return whole
+
+    def check_lending(self, device: torch.device | str = "cpu", last_bits: int = LAST_BITS) -> None:
+        """Raise ScenarioError if clients whose weights are lent to shared layers train otherwise than with modules.
+
+        Layers of torch and ours are known not to. For others it takes about 30 passes of four random samples, once for
+        a network and its copies, and the memory of four networks.
+        """
+        plain = self.with_settings(ForwardSettings())
+        bare = plain._bare()
+        if last_bits in self._checked or not any(map(is_own, bare.modules())):
+            return
+        parts = [plain._part(bare, i, i + 1) for i in range(len(plain))]
+        modules = [plain._module(seed).to(device) for seed in range(2)]
+        with torch.no_grad():
+            for parameter in modules[1].parameters():  # which may be those of the other client
+                parameter.mul_(1.25)
+        generator = torch.Generator().manual_seed(0)
+        shape = CHECKED_SAMPLES, *self.input_shape
+        batches = []
+        for _ in modules:
+            if self.tokens:
+                batches.append(torch.randint(self.n_tokens or self.n_labels, shape, generator=generator))
+            else:
+                x = torch.randn(shape, generator=generator, dtype=self.dtype)
+                batches.append(x.contiguous(memory_format=torch.channels_last) if self.channels_last else x)
+        problem = lending_difference(modules, parts, [x.to(device) for x in batches], last_bits)
+        if problem:
+            raise ScenarioError(problem, key="model.factory", found=self.name)
+        self._checked.add(last_bits)
 
     @property
     def draws(self) -> bool:
@@ -292,10 +325,13 @@ class Network:
     def _skeleton(self) -> nn.Sequential:
         try:
             with torch.device("meta"):
-                return self.build(self.input_shape, self.n_labels)
+                skeleton = self.build(self.input_shape, self.n_labels)
+            if not has_shapes_alone(skeleton):
+                return skeleton
         except Exception:  # a user's factory may read numbers, of which there are none
-            with drawing(0):
-                return self.build(self.input_shape, self.n_labels).to("meta")
+            pass
+        with drawing(0):
+            return self.build(self.input_shape, self.n_labels).to("meta")
 
     def _module(self, seed: int, fill: Fill | None = None) -> nn.Sequential:
         """Build the network, let `fill` set its weights, and draw its adapters last, on which nothing else depends."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.lora import adapter_slots
 from sfl_sim.models.price import NO_WORK, Layer, state_buffers
@@ -26,7 +28,11 @@ class Part:
         out_shape: shape of a sample's output.
         n_parameters, n_frozen, n_buffers: trainable elements, frozen ones, and those of floating buffers (batch-norm
             statistics).
-        constants: names of other buffers, such as masks, which all replicas share as they share frozen parameters.
+        constants: names of other buffers, such as masks and counters, which replicas share as they share frozen
+            parameters, until a layer of a user's own changes them for its client.
+        counters: places among the frozen tensors of those that averages take in: all but complex and floating ones in
+            layers of a user's own, as far as they are part of the state dict.
+        own: True if a layer is a user's own: it may change any buffer, and read weights in the backward pass.
         size_bytes: bytes of trainable parameters and floating buffers in a message (docs/methods/README.md#symbols).
         aggregate: how averages of replicas treat adapters, as `Lora.aggregate`; None if there are none.
         adapters: their slots.
@@ -68,6 +74,11 @@ class Part:
         self.frozen_names: list[str] = []
         self.frozen_shapes: list[torch.Size] = []
         self.constants: set[str] = set()
+        self.counters: list[int] = []
+        self.own = any(map(is_own, skeleton.modules()))
+        self._own_constants: list[int] = []
+        self._lent: Sequence[Tensor] = []
+        self._training: bool | None = None  # in which mode the skeleton is; the modules may come in any
         self.buffer_names: list[str] = []
         self.buffer_shapes: list[torch.Size] = []
         self._slots: list[tuple[dict[str, Tensor | None], str]] = []
@@ -131,6 +142,10 @@ class Part:
                     module._buffers[name] = None
                 else:
                     self.constants.add(prefix + name)
+                    if is_own(module):
+                        self._own_constants.append(len(self.frozen_names))
+                        if name not in module._non_persistent_buffers_set and not buffer.is_complex():
+                            self.counters.append(len(self.frozen_names))
                     self._share(module._buffers, name, prefix)
 
     def _share(self, slots: dict[str, Tensor | None], name: str, prefix: str) -> None:
@@ -190,8 +205,8 @@ class Part:
         return _views(flat, self.shapes, self.channels_last)
 
     def buffer_views(self, flat: Tensor) -> list[Tensor]:
-        """Return the floating buffers as views of their flat vector (B,)."""
-        return _views(flat, self.buffer_shapes, channels_last=False)
+        """Return the floating buffers as views of their flat vector (B,); autograd counts each one's changes apart."""
+        return [view.data for view in _views(flat, self.buffer_shapes, channels_last=False)]
 
     def call(
         self,
@@ -203,20 +218,13 @@ class Part:
     ) -> Tensor:
         """Run the layers with the given weights on a batch x (n, ...).
 
-        The weights are put into the one shared skeleton for this call only (0.1 us per tensor; a module per replica
-        would cost a deepcopy, `torch.func.functional_call` ten times as much). Autograd keeps the tensors, so other
-        replicas may run between a forward and its backward. Layers get a copy of data, which they may change in place;
-        at activations that await a gradient autograd forbids it.
+        The weights are lent to the one shared skeleton (0.1 us per tensor; a module per replica would cost a deepcopy,
+        `torch.func.functional_call` ten times as much). Autograd keeps the tensors, so other replicas may run between
+        a forward and its backward, which `lend` prepares for layers that read weights then. Layers get a copy of data,
+        which they may change in place; at activations that await a gradient autograd forbids it.
         """
         x = x if x.requires_grad else x.clone()
-        for (slots, name), parameter in zip(self._slots, parameters, strict=True):
-            slots[name] = parameter
-        for (slots, name), parameter in zip(self._frozen_slots, frozen, strict=True):
-            slots[name] = parameter
-        for (slots, name), buffer in zip(self._buffer_slots, buffers, strict=True):
-            slots[name] = buffer
-        if self.skeleton.training != training:
-            self.skeleton.train(training)
+        self.lend(parameters, self._copied(frozen), buffers, training)
         if self.forward_settings.autocast is None:
             outputs: Tensor = self.skeleton(x)
             return outputs
@@ -225,16 +233,103 @@ class Part:
         torch.clear_autocast_cache()  # where the caller uses autocast, too, its copies of weights would outlive a step
         return outputs.to(self.wire_dtype)  # autocast leaves some operations in the weights' type
 
+    def lend(
+        self, parameters: Sequence[Tensor], frozen: Sequence[Tensor], buffers: Sequence[Tensor], training: bool
+    ) -> None:
+        """Put weights into the skeleton, until others are put there, and bring it into their mode."""
+        for (slots, name), parameter in zip(self._slots, parameters, strict=True):
+            slots[name] = parameter
+        for (slots, name), tensor in zip(self._frozen_slots, frozen, strict=True):
+            slots[name] = tensor
+        for (slots, name), buffer in zip(self._buffer_slots, buffers, strict=True):
+            slots[name] = buffer
+        self._lent = frozen
+        if self._training is not training:
+            self.skeleton.train(training)
+            self._training = training
+
+    def lend_again(
+        self,
+        outputs: Tensor,
+        parameters: Sequence[Tensor],
+        frozen: Sequence[Tensor],
+        buffers: Sequence[Tensor],
+        training: bool,
+    ) -> None:
+        """Lend the weights of a pass once more when the backward pass from its `outputs` begins.
+
+        Checkpoints, hooks of tensors and autograd functions of a user's own read weights only then.
+        """
+        if outputs.grad_fn is not None:
+            outputs.grad_fn.register_prehook(
+                lambda _gradients: self.lend(parameters, self._copied(frozen), buffers, training)
+            )
+
+    def _copied(self, frozen: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the frozen tensors, with copies of those that layers may change."""
+        if not self._own_constants:
+            return frozen
+        copies = list(frozen)
+        with torch.inference_mode(mode=False):  # which they may outlive
+            for i in self._own_constants:
+                copies[i] = frozen[i].clone()
+        return copies
+
+    def taken_back(self, frozen: tuple[Tensor, ...], buffers: list[Tensor]) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        """Return what layers of a user's own have made of the frozen tensors and buffers that were lent last.
+
+        They are the same objects if nothing has become of them; buffers that were changed in place are.
+
+        Raises:
+            ScenarioError: a buffer is a tensor no more, or one that is averaged has got another shape.
+        """
+        kept = list(frozen)
+        for i in self._own_constants:
+            slots, name = self._frozen_slots[i]
+            value = _tensor(slots[name], self.frozen_names[i])
+            if value is not self._lent[i] or value._version:
+                kept[i] = value.detach()
+        values = [
+            _tensor(slots[name], path)
+            for (slots, name), path in zip(self._buffer_slots, self.buffer_names, strict=True)
+        ]
+        for name, shape, value in zip(self.buffer_names, self.buffer_shapes, values, strict=True):
+            if value.shape != shape:
+                problem = (
+                    f"buffer {name!r} changes its shape from {list(shape)} to {list(value.shape)}, and is averaged"
+                )
+                remedy = f"self.register_buffer({name.rpartition('.')[2]!r}, ..., persistent=False)"
+                raise ScenarioError(problem, key="model.factory", allowed=remedy)
+        return (
+            frozen if all(map(operator.is_, kept, frozen)) else tuple(kept),
+            buffers if all(map(operator.is_, values, buffers)) else values,
+        )
+
     def empty_skeleton(self) -> None:
         """Take the weights of the last call out of the skeleton, and leave their shapes."""
         for slots, name in (*self._slots, *self._frozen_slots, *self._buffer_slots):
             tensor = slots[name]
             assert tensor is not None
             slots[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        self._lent = []
 
     def loss(self, outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
         """Compute the loss of the network's outputs (n, ...), in the type of the weights; every step asks here."""
         return self.forward_settings.loss(outputs.to(self.dtype), targets, reduction)
+
+
+def is_own(module: nn.Module) -> bool:
+    """Return True if a module's code is neither torch's nor ours, or if it has hooks, which may be anybody's."""
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    theirs = type(module).__module__.startswith(("torch.nn.", "sfl_sim."))
+    return not theirs or any(hooks) or isinstance(module, fx.GraphModule)
+
+
+def _tensor(value: Tensor | None, name: str) -> Tensor:
+    if value is None:
+        problem = f"buffer {name!r} is set to None, and clients may not have it"
+        raise ScenarioError(problem, key="model.factory", found=None, allowed="a tensor")
+    return value
 
 
 def work_of(sample: Work, samples: int, passes: int, spared: Work = NO_WORK) -> Work:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 OF_TORCH = frozenset(nn.Module().__dict__)
 """Attributes that every module has."""
@@ -62,6 +63,11 @@ def attributes_of(module: nn.Module) -> dict[str, Any]:
     """Return copies of all plain attributes of the modules in `module`, by `layer.attribute`."""
     memo = {id(inner) for inner in module.modules()}
     return {key: _copied(inner.__dict__[name], memo) for key, inner, name in _slots(module)}
+
+
+def has_shapes_alone(module: nn.Module) -> bool:
+    """Return True if a plain attribute is a tensor without numbers, on the meta device."""
+    return any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in tree_leaves(attributes_of(module)))
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:

@@ -13,6 +13,8 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 from sfl_sim.models.on_nan import rule_in_force
 from sfl_sim.models.part import Part
 
+BufferState = tuple[Tensor, tuple[Tensor, ...]]
+"""Buffers that a pass may change: the vector of those that each copy has for itself, and tensors that copies share."""
 STORED = ("flat", "buffers", "momentum", "variance", "n_steps", "start", "squared_norms", "foreign", "statistics",
           "product_errors", "draws")  # fmt: skip
 """Names of what in `Weights` outlives a step, besides frozen parameters."""
@@ -21,10 +23,11 @@ STORED = ("flat", "buffers", "momentum", "variance", "n_steps", "start", "square
 class Weights:
     """Parameters (P,) and buffers (B,) of a part in two flat vectors, with views for the layers.
 
-    Frozen parameters and constants are tensors that all copies share: what is copied, sent, averaged and stepped are
-    the others. A flat clone costs a third of a module's deepcopy, and one fused optimiser step over the vector a fifth
-    of a step per tensor. Buffers are a second vector because views of one vector share autograd's version counter, and
-    batch norm writes its statistics between a forward and its backward.
+    Frozen parameters and constants are tensors that all copies share, until a layer of a user's own changes a constant,
+    which is then its client's. What is copied, sent, averaged and stepped are the others. A flat clone costs a third of
+    a module's deepcopy, and one fused optimiser step over the vector a fifth of a step per tensor. Buffers are a second
+    vector because views of one vector share autograd's version counter, and batch norm writes its statistics between a
+    forward and its backward.
     """
 
     def __init__(self, part: Part, flat: Tensor, buffers: Tensor, frozen: tuple[Tensor, ...] = ()) -> None:
@@ -43,8 +46,8 @@ class Weights:
         """Value of `flat` before the round's first step; kept by `Proximal` alone."""
         self.squared_norms: Tensor | None = None
         """Sum over the round's steps of the gradient's squared norm, (); kept by `Measured` alone."""
-        self.statistics: Tensor | None = None
-        """Value of `buffers` before the mini-batch; see `keep_statistics`."""
+        self.statistics: BufferState | None = None
+        """Value of `state` before the mini-batch; see `keep_statistics`."""
         self.product_errors: Tensor | None = None
         """Squared norms (2,) of `product_errors` over all adapters, of the last average of which this is the result."""
         self.draws = 0, 0
@@ -54,6 +57,7 @@ class Weights:
         self._saved: SavedForward | None = None
         self._leaves: list[Tensor] | None = None
         self._grad: Tensor | None = None
+        self._whole: tuple[Weights, slice, slice] | None = None
 
     @classmethod
     def of(cls, part: Part, module: nn.Module, device: torch.device, seed: int = 0) -> Weights:
@@ -93,6 +97,7 @@ class Weights:
             return self
         parameters, buffers, frozen = self.part.where(part)
         some = Weights(part, self.flat[parameters], self.buffers[buffers], self.frozen[frozen])
+        some._whole = self, buffers, frozen
         some.momentum = None if self.momentum is None else self.momentum[parameters]
         return some
 
@@ -116,23 +121,60 @@ class Weights:
         """Run the part's layers on a batch."""
         if training:
             self.keep_statistics()
-        parameters = self.leaves if training else self.part.views(self.flat)
-        return self.part.call(parameters, self.frozen, self.buffer_views, x, training=training)
+        return self._run(self.leaves if training else self.part.views(self.flat), x, training)
+
+    def _run(self, parameters: list[Tensor], x: Tensor, training: bool) -> Tensor:
+        """Run the layers and keep what they make of buffers; graphs keep those that they have been made of."""
+        part = self.part
+        outputs = part.call(parameters, self.frozen, self.buffer_views, x, training)
+        if part.own:
+            frozen, buffers = part.taken_back(self.frozen, self.buffer_views)
+            if buffers is not self.buffer_views or frozen is not self.frozen:
+                with torch.inference_mode(mode=False), torch.no_grad():  # which they outlive
+                    new = torch.zeros_like(self.buffers)
+                    for view, buffer in zip(part.buffer_views(new), buffers, strict=True):
+                        view.copy_(buffer)
+                    self.put((new, frozen))
+            part.lend_again(outputs, parameters, self.frozen, self.buffer_views, training)
+        return outputs
 
     def keep_statistics(self) -> None:
         """Remember what the buffers are before a mini-batch passes, if its update may be left out."""
         if self.statistics is None and rule_in_force().skips:
-            self.statistics = self.buffers.clone()
+            self.statistics = self.state
+
+    @property
+    def state(self) -> BufferState:
+        """What the buffers are; they may change afterwards, and be set to it once, by `put`."""
+        return self.buffers.clone(), self.frozen
+
+    def put(self, state: BufferState) -> None:
+        """Set the buffers, also those of the weights that these are `only` some of; graphs keep the tensors before."""
+        self.buffers, self.frozen = state
+        if self._whole is not None:
+            whole, buffers, frozen = self._whole
+            everything = whole.buffers.clone()
+            everything[buffers] = self.buffers
+            whole.put((everything, (*whole.frozen[: frozen.start], *self.frozen, *whole.frozen[frozen.stop :])))
+            self.buffers = whole.buffers[buffers]
+        self.buffer_views = self.part.buffer_views(self.buffers)
 
     def without_graph(self, x: Tensor) -> Tensor:
         """Run the part's layers on a training batch that they do not learn from."""
         with torch.no_grad():
-            return self.part.call(self.part.views(self.flat), self.frozen, self.buffer_views, x, training=True)
+            return self._run(self.part.views(self.flat), x, training=True)
 
     def to_input(self, x: Tensor) -> Tensor:
         """Run a training pass of x whose graph leads to x alone, and which leaves buffers as they are."""
-        buffers = self.part.buffer_views(self.buffers.clone())
-        return self.part.call(self.part.views(self.flat), self.frozen, buffers, x, training=True)
+        return self._again(self.part.views(self.flat), self.state, x)
+
+    def _again(self, parameters: list[Tensor], state: BufferState, x: Tensor) -> Tensor:
+        """Run a training pass that leaves the buffers as they are, and begins with others."""
+        buffers, frozen = self.part.buffer_views(state[0]), state[1]
+        outputs = self.part.call(parameters, frozen, buffers, x, training=True)
+        if self.part.own:
+            self.part.lend_again(outputs, parameters, frozen, buffers, training=True)
+        return outputs
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the activations of a training batch x; the graph is kept for `backward`, or computed again then."""
@@ -169,7 +211,7 @@ class Weights:
         kept = {name: getattr(self, name) for name in STORED}
         kept["grad"] = self._grad if self._grad is not None and self._grad.any() else None
         passed = self._saved
-        kept["passed"] = passed and (passed.x, passed.buffers, passed.draws, passed.devices)
+        kept["passed"] = passed and (passed.x, passed.state, passed.draws, passed.devices)
         kept["holds a graph"] = self in self.part.forward_settings.graphs
         kept["frozen"] = self.frozen
         return kept
@@ -189,11 +231,13 @@ class Weights:
         return weights
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield names and views as in the `state_dict` of the part's layers, without constants."""
-        yield from zip(self.part.names, self.part.views(self.flat), strict=True)
-        shared = zip(self.part.frozen_names, self.frozen, strict=True)
-        yield from ((name, tensor) for name, tensor in shared if name not in self.part.constants)
-        yield from zip(self.part.buffer_names, self.buffer_views, strict=True)
+        """Yield names and views as in the `state_dict` of the part's layers, without torch's counters and tables."""
+        part = self.part
+        yield from zip(part.names, part.views(self.flat), strict=True)
+        for i, (name, tensor) in enumerate(zip(part.frozen_names, self.frozen, strict=True)):
+            if name not in part.constants or i in part.counters:
+                yield name, tensor
+        yield from zip(part.buffer_names, self.buffer_views, strict=True)
 
 
 @dataclass(frozen=True)
@@ -205,13 +249,13 @@ class SavedForward:
     Attributes:
         x: input.
         version: number of changes of the parameters before the pass.
-        buffers: buffers before the pass.
+        state: buffers before the pass.
         draws, devices: random states before the pass, of the CPU and of other devices.
     """
 
     x: Tensor
     version: int
-    buffers: Tensor
+    state: BufferState
     draws: Tensor
     devices: tuple[list[int], list[Tensor]]
 
@@ -219,7 +263,7 @@ class SavedForward:
     def now(cls, weights: Weights, x: Tensor) -> SavedForward:
         """Record a pass that is about to begin."""
         devices = ([], []) if x.device.type == "cpu" else get_device_states(x)  # which takes 40 us to find none
-        return cls(x, weights.flat._version, weights.buffers.clone(), draws=torch.get_rng_state(), devices=devices)
+        return cls(x, weights.flat._version, weights.state, draws=torch.get_rng_state(), devices=devices)
 
     def again(self, weights: Weights) -> Tensor:
         """Compute the activations with their graph again: random draws repeat, and running statistics stay as they are.
@@ -232,8 +276,7 @@ class SavedForward:
         with torch.random.fork_rng(self.devices[0], device_type=self.x.device.type):
             torch.set_rng_state(self.draws)
             set_device_states(*self.devices)
-            buffers = weights.part.buffer_views(self.buffers)
-            return weights.part.call(weights.leaves, weights.frozen, buffers, self.x, training=True)
+            return weights._again(weights.leaves, self.state, self.x)
 
 
 def momentum_buffers(all_weights: Sequence[Weights]) -> list[Tensor]:

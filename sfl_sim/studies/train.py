@@ -52,6 +52,7 @@ def check(study: Study, device: torch.device | None = None, settings: Settings |
                 experiment.method.deployed(0)
             if device is not None:
                 experiment.check_device(device)
+                experiment.method.task.network.check_lending(device)
             if (init := variant.scenario.model.init) and not settings.timing_only:
                 starting(experiment.method.task.network, init)
             for note in notes(experiment, trained=not settings.timing_only):

@@ -111,14 +111,14 @@ class Adapt(Step):
     def run(self, model: Bundle, batch: Value) -> None:
         x, labels = batch.load()
         phi, h = model.replicas[:2]
-        statistics = [replica.weights.buffers.clone() for replica in (phi, h)]
+        statistics = [replica.weights.state for replica in (phi, h)]
         for _ in range(self.n_steps):
             _differentiate(h, phi.weights(x, training=True), labels, share=1.0)
             for replica in (phi, h):
                 self.optimiser.step(replica.weights)
         if self.keeps_statistics:
             for replica, before in zip((phi, h), statistics, strict=True):
-                replica.weights.buffers.copy_(before)
+                replica.weights.put(before)
 
 
 def _differentiate(h: Replica, z: Tensor, labels: Tensor, share: float) -> None:

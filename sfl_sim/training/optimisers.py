@@ -65,7 +65,7 @@ class Optimiser(ABC):
             if is_admitted:
                 self._update(weights, decay)
             elif weights.statistics is not None:
-                weights.buffers.copy_(weights.statistics)
+                weights.put(weights.statistics)
             weights.grad.zero_()
             weights.statistics = None
         return is_admitted

@@ -87,7 +87,7 @@ class InEvaluation(Module):
     ("module", "what"),
     [
         (Scaled(), "the output"),
-        (Behind(), "the gradient of 'a.weight'"),
+        (Behind(), "the gradient of 'norm.bias'"),
         (Decaying(), "'mean'"),
         (Drawing(), "the output"),  # dropout draws other numbers
         (InEvaluation(), "the output"),

@@ -194,7 +194,8 @@ def test_masks_and_tables_of_ones_own_layers_are_what_they_were_and_are_neither_
     (part1, _) = parts
     assert part1.size_bytes == 4 * (8 * 8 + 8 + 8)  # the projection, and the angles, which are floating
     assert (part1.part.n_frozen, part1.part.n_buffers) == (0, 8)
-    assert [name for name, _ in part1.weights.named_tensors()] == ["0.project.weight", "0.project.bias", "0.angles"]
+    names = [name for name, _ in part1.weights.named_tensors()]
+    assert names == ["0.project.weight", "0.project.bias", "0.mask", "0.order", "0.angles"]
 
 
 def test_a_network_is_priced_with_one_thread():

@@ -351,10 +351,28 @@ def frozen(shape, n_labels):
     return nn.Sequential(nn.Flatten(), nn.Linear(4, n_labels)).requires_grad_(False)
 
 
-def test_layers_with_tensors_that_are_no_buffers_are_found_by_a_pass():
+def test_a_tensor_that_is_no_buffer_has_its_numbers_in_every_part():
+    net = network(odd("plain"), (1, 2, 2), 3)
+    net.check_lending(last_bits=0)
+    assert net.part(1, 2).skeleton[0].scale.tolist() == [1, 1, 1, 1]
+
+
+class Hidden(nn.Linear):
+    """A layer with a tensor that only a function of its own knows."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+        numbers = torch.ones(4)
+        self.scaled = lambda x: x * numbers
+
+    def forward(self, x):
+        return super().forward(self.scaled(x))
+
+
+def test_layers_with_tensors_that_nobody_else_finds_are_found_by_a_pass():
     with pytest.raises(ScenarioError, match=r"register_buffer: .*meta") as refused:
-        network(odd("plain"), (1, 2, 2), 3).functional()
-    assert (refused.value.key, refused.value.found) == ("model.factory", "make")
+        network(lambda: nn.Sequential(nn.Flatten(), Hidden()), (1, 2, 2), 3).functional()
+    assert (refused.value.key, refused.value.found) == ("model.factory", "<lambda>")
 
 
 def test_frozen_weights_with_adapters_and_layers_used_twice_can_be_trained():
