@@ -118,7 +118,7 @@ def unreadable(file: str | Path, error: BaseException) -> str:
 
 def own_place(error: BaseException) -> str:
     """Return the place in a user's own code where an error was raised, as `, at FILE:LINE`; else an empty text."""
-    theirs = (str(Path(__file__).parent), "<frozen", *sysconfig.get_paths().values())
+    theirs = (str(Path(__file__).parent), "<frozen", "<eval_with_key>", *sysconfig.get_paths().values())
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(theirs) and not frame.filename.endswith((".pyx", ".pxd", ".pxi")):
             file, here = Path(frame.filename), Path.cwd()  # compiled code has relative names

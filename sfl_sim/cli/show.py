@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -161,9 +162,14 @@ def check(
         str, typer.Argument(help="A YAML file, the name of a shipped scenario, or the folder of a run.")
     ],
     overrides: SetOption = [],
-    no_data: Annotated[
-        bool, typer.Option("--no-data", help="Check keys, values and names alone, in less than a second.")
-    ] = False,
+    step: Annotated[
+        bool | None,
+        typer.Option(
+            "--step/--no-data",
+            help="Also take the first step of every variant, however long it takes; or check keys, values and names "
+            "alone, in less than a second.",
+        ),
+    ] = None,
     partition: Annotated[
         Path | None, typer.Option(metavar="PAGE", help="Also show which training samples each client holds, on a page.")
     ] = None,
@@ -178,7 +184,7 @@ def check(
     Example: sfl-sim check mine.yaml --partition who.html
     """
     if os.path.isdir(scenario):
-        given = {"--set": overrides, "--no-data": no_data, "--partition": partition}
+        given = {"--set": overrides, "--no-data": step is False, "--step": step, "--partition": partition}
         if refused := [option for option, value in given.items() if value]:
             raise ScenarioError("is for scenarios, and this is a folder", key=refused[0], found=scenario)
         _hold_against_laws(Path(scenario), again)
@@ -188,17 +194,17 @@ def check(
     study = read_study(scenario, overrides)
     if partition:
         _show_partition(study, writable(partition, key="--partition"))
-    if not no_data:
+    if step is not False:
         from sfl_sim.features.serve.study import ServedStudy
         from sfl_sim.runs.trial import Settings
         from sfl_sim.studies.train import check as problems
 
-        for problem in problems(study):
+        for problem in problems(study, steps_s=inf if step else 0.0):
             say(f"warning: {problem}", err=True)
         if any(variant.scenario.serving for variant in study.variants):
             ServedStudy(study, Settings())
     names = dict.fromkeys(variant.name for variant in study.variants)
-    checked = "keys, values and names are fine" if no_data else "fine"
+    checked = "keys, values and names are fine" if step is False else "fine"
     say(f"{scenario}: {checked} ({len(study.variants)} runs: {'; '.join(names)})")
 
 

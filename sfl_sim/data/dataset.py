@@ -159,16 +159,20 @@ class Dataset:
         Raises:
             ScenarioError: there are fewer samples.
         """
+        train = None if train_samples is None else _chosen(self.y_train, train_samples, "data.train_samples")
+        test = None if test_samples is None else _chosen(self.y_test, test_samples, "data.test_samples")
+        return self.picked(train, test)
+
+    def picked(self, train: Tensor | None, test: Tensor | None) -> Dataset:
+        """Keep the training and test samples with these indices. None keeps all."""
         data = self
-        if train_samples is not None:
-            i = _chosen(self.y_train, train_samples, "data.train_samples")
-            owners, targets = (None if of is None else of[i] for of in (self.owners, self.targets_train))
-            x, y = _picked(self.x_train, i), self.y_train[i]
+        if train is not None:
+            owners, targets = (None if of is None else of[train] for of in (self.owners, self.targets_train))
+            x, y = _picked(self.x_train, train), self.y_train[train]
             data = replace(data, x_train=x, y_train=y, owners=owners, targets_train=targets)
-        if test_samples is not None:
-            i = _chosen(self.y_test, test_samples, "data.test_samples")
-            owners, targets = (None if of is None else of[i] for of in (self.test_owners, self.targets_test))
-            x, y = _picked(self.x_test, i), self.y_test[i]
+        if test is not None:
+            owners, targets = (None if of is None else of[test] for of in (self.test_owners, self.targets_test))
+            x, y = _picked(self.x_test, test), self.y_test[test]
             data = replace(data, x_test=x, y_test=y, test_owners=owners, targets_test=targets)
         return data
 

@@ -18,7 +18,7 @@ from sfl_sim.build.clock import build_clock, build_executor
 from sfl_sim.build.layer_table import layer_table
 from sfl_sim.build.network import check_can_train
 from sfl_sim.build.optimisation import largest_batch
-from sfl_sim.build.setup import setup_of
+from sfl_sim.build.setup import Setup, setup_of
 from sfl_sim.engine.checkpointing import ResumePoint, StoredRound
 from sfl_sim.engine.choices import Utility
 from sfl_sim.engine.evaluation import Evaluator, Snapshots, check_snapshots, own_metrics
@@ -66,8 +66,10 @@ class Experiment:
     Args:
         scenario: without grid; `repeats` is ignored.
         device: device on which steps run; None for a timing-only run.
-        provenance: executor of a recorded run that is walked again without a device (`studies/retrace.py`).
+        executor: another one than the scenario's, such as that of a recorded run that is walked again without a device
+            (`studies/retrace.py`).
         elsewhere: where steps run; None: in this process.
+        setup: of the scenario, if it is another one than `setup_of` gives.
 
     Attributes:
         setup: data, clients and system; `scenario`, `dataset`, `shares`, `counts` and `fleet` are its.
@@ -86,12 +88,13 @@ class Experiment:
         self,
         scenario: Scenario,
         device: torch.device | None,
-        provenance: Executor | None = None,
+        executor: Executor | None = None,
         elsewhere: Elsewhere | None = None,
+        setup: Setup | None = None,
     ) -> None:
         self.device = device
         check_can_train(scenario.model, device)
-        self.setup = setup = setup_of(scenario, pixels=device is not None)
+        self.setup = setup = setup or setup_of(scenario, pixels=device is not None)
         self.scenario = scenario = setup.scenario
         self.dataset, self.shares, self.counts, self.fleet = setup.dataset, setup.shares, setup.counts, setup.fleet
         train, method = scenario.train, setup.method(device)
@@ -101,7 +104,7 @@ class Experiment:
         metrics = own_metrics(scenario)
         self.stopping = Stopping(train) if train.stop or train.on_round_end else None
         self.elsewhere = elsewhere
-        self.executor: Executor = provenance or (elsewhere.executor if elsewhere else build_executor(train, device))
+        self.executor = executor or (elsewhere.executor if elsewhere else build_executor(train, device))
         self.memory: Replay | None = None
         if device is not None and isinstance(self.executor, Eager):
             self.memory = Replay(self.executor)
@@ -109,7 +112,7 @@ class Experiment:
         settings = elsewhere.clock if elsewhere else {}
         clock = build_clock(scenario, world, self.memory or self.executor, self.counts, **settings)
         self.walk = Walk(setup, method, clock)
-        if device is not None or provenance:
+        if device is not None or executor:
             self.walk.participation.utility_of = self._utility
         self.server_model_bytes: int | None = 0
         self.joule = None if self.fleet.power is None else np.zeros(len(self.shares))

@@ -287,6 +287,9 @@ class Network:
         skeleton = bare[start:stop]
         layers = self.layers[start:stop]
         before = self.layers[start - 1].out_shape if start else self.input_shape
+        if layers and layers[-1].is_complex:
+            problem = f"layer {layers[-1].name} gives complex numbers, which losses and messages do not hold"
+            raise ScenarioError(problem, key="model.cut" if stop < len(self) else "model")
         return Part(
             _of_type(skeleton, self.dtype),
             first=start <= self.lowest,

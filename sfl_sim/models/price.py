@@ -55,6 +55,7 @@ class Layer:
         spared_as_first: the same if nobody needs the gradient at its input either, as below it nothing is trained.
         out_shape: shape of its output, without the batch dimension.
         unpriced: names of operations in it whose products are not known; they count as moved elements alone.
+        is_complex: True if its output is of complex numbers.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Layer:
     spared: Work = NO_WORK
     spared_as_first: Work = NO_WORK
     unpriced: tuple[str, ...] = ()
+    is_complex: bool = False
 
     @property
     def twice(self) -> Work:
@@ -138,6 +140,7 @@ def price_of(module: nn.Module, x: Tensor, name: str = "") -> tuple[Layer, Tenso
         spared=counts.spared_work(counts.spared),
         spared_as_first=counts.spared_work(counts.spared_as_first),
         unpriced=tuple(sorted(counts.unknown)),
+        is_complex=out.is_complex(),
     )
     return layer if out.requires_grad else replace(layer, spared_as_first=layer.twice), out.detach()
 

@@ -14,6 +14,7 @@ import copy
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from functools import lru_cache, partial
 
 import torch
@@ -160,10 +161,7 @@ def as_builder(model: object) -> Builder:
     if isinstance(model, nn.Module):
 
         def build_again(input_shape: Shape, n_labels: int) -> nn.Sequential:
-            lazy = [buffer for buffer in model.buffers() if is_lazy(buffer)]  # of which torch makes no copies
-            alike = {id(buffer): UninitializedBuffer(device=buffer.device) for buffer in lazy}  # type: ignore[call-arg]
-            layers = _plain(copy.deepcopy(model, alike), input_shape)
-            return _out_of_place(layers).to(torch.get_default_device())
+            return _out_of_place(_plain(_copied(model), input_shape)).to(torch.get_default_device())
 
         return build_again
     if not callable(model) or not (_takes_data(model) or _takes(model)):
@@ -183,9 +181,18 @@ def as_builder(model: object) -> Builder:
             raise ScenarioError(
                 f"fails with {in_one_line(error)}", key="model.factory", found=getattr(model, "__name__", model)
             ) from error
+        if isinstance(layers, nn.Module) and not all(weight.is_meta for weight in layers.parameters()):
+            with suppress(RuntimeError):  # torch copies no weight that is computed from others
+                layers = _copied(layers)  # it may hold what it has given before, as a backbone that is loaded once
         return _out_of_place(_plain(layers, input_shape))
 
     return build
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    lazy = [buffer for buffer in model.buffers() if is_lazy(buffer)]  # of which torch makes no copies
+    alike = {id(buffer): UninitializedBuffer(device=buffer.device) for buffer in lazy}  # type: ignore[call-arg]
+    return copy.deepcopy(model, alike)
 
 
 def _out_of_place(model: nn.Sequential) -> nn.Sequential:

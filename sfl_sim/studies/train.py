@@ -16,6 +16,7 @@ from sfl_sim.build.network import check_can_train, starting
 from sfl_sim.build.setup import forget, setup_of
 from sfl_sim.engine.choices import check_untrained, find_choice
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.first_step import first_step
 from sfl_sim.runs.backends import check_backend, crowd, run_trials
 from sfl_sim.runs.cache_key import names_own_code, trial_key
 from sfl_sim.runs.news import Counted, Notify, Planned, Reused, Warned, optional, silent
@@ -30,18 +31,23 @@ from sfl_sim.training.hardware import pick_device
 
 MAX_TITLES = 200
 """Number of characters of the variants' names after a note on some of them."""
+STEPS_S = 1.0
+"""Seconds that the first steps of all variants may take before a run, so that nobody waits for them."""
 
 
-def check(study: Study, device: torch.device | None = None, settings: Settings | None = None) -> list[str]:
+def check(
+    study: Study, device: torch.device | None = None, settings: Settings | None = None, *, steps_s: float = 0.0
+) -> list[str]:
     """Build every variant without running it, so that a mistake in the last one shows before the first trains.
 
     With a `device` for training, check that it can compute them; unless they are for timing only, check that initial
-    weights are there. Gives what is to be noted (`notes`), each once, and of which variants if not of all. Raises
-    ScenarioError.
+    weights are there. Also take the first steps of variants that are likely to take up to `steps_s` in all. Gives what
+    is to be noted (`notes`), each once, and of which variants if not of all. Raises ScenarioError.
     """
     study = training(study)
     settings = settings or Settings()
     noted: dict[str, list[str]] = {}
+    stepped: set[str] = set()
     for variant in study.variants:
         with variant.places.locating():
             if device is not None:
@@ -59,6 +65,9 @@ def check(study: Study, device: torch.device | None = None, settings: Settings |
                 noted.setdefault(str(variant.places.located(note)), []).append(study.title(variant))
             if device is not None and device.type == "cpu" and (crowded := crowd(experiment.batch_macs, settings)):
                 noted.setdefault(crowded, []).append(study.title(variant))
+            if steps_s and variant.name not in stepped:  # seeds differ in numbers alone
+                stepped.add(variant.name)
+                steps_s = first_step(experiment, device or pick_device("auto"), steps_s)
     check_unused(study)
     check_effects(study.variants[:: study.base.repeats])
     references(study)
@@ -87,13 +96,14 @@ def run_study(
         for variant in study.variants:
             with variant.places.locating():
                 check_untrained(find_choice(variant.scenario.clients.choice))
-    noted = check(study, None if settings.timing_only else device, settings)
     identity = f"{digest(study)}-{settings.meaning}"
+    path = folder_of(study, out, identity)
+    complete = {"scenario": identity, "status": "complete"}.items() <= read_manifest(path).items()
+    steps_s = 0.0 if settings.timing_only or (settings.resume and complete) else STEPS_S
+    noted = check(study, None if settings.timing_only else device, settings, steps_s=steps_s)
     keys = [
         trial_key(variant.scenario, settings.meaning, pixels=not settings.timing_only) for variant in study.variants
     ]
-    path = folder_of(study, out, identity)
-    complete = {"scenario": identity, "status": "complete"}.items() <= read_manifest(path).items()
     if settings.resume and complete and keys_of(path) == keys and not damaged(path):
         return Outcome(path, "complete")
     folder = RunFolder(path, identity, resume=settings.resume)

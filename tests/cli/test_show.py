@@ -52,7 +52,20 @@ def test_a_check_of_a_run_has_a_line_for_each_law_and_fails_if_one_is_broken(sce
     assert "warning: rounds.parquet" in err
 
 
-@pytest.mark.parametrize("given", [["run", "--no-data"], ["tiny.yaml", "--again"]])
+def test_a_fault_of_the_first_step_is_one_line_before_a_run_and_with_check_step(scenario, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text("def loss(outputs, targets):\n    return outputs.view(2, 10).mean()\n")
+    loss = ["--set", "train.loss=mine:loss", "--allow-code"]
+    sfl_sim("check", scenario, *loss)
+    for arguments in (["check", scenario, "--step"], [scenario]):
+        sfl_sim(*arguments, *loss, code=2)
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if "warning" not in line]
+        assert line.startswith("sfl-sim: --set: train.loss: the first step fails with RuntimeError: ")
+        assert "mine.py:2" in line
+    assert not (tmp_path / "reports").exists()
+    sfl_sim("check", scenario, "--step")
+
+
+@pytest.mark.parametrize("given", [["run", "--no-data"], ["run", "--step"], ["tiny.yaml", "--again"]])
 def test_options_of_scenarios_and_of_runs_are_refused_for_the_other(given, scenario, tmp_path):
     (tmp_path / "run").mkdir()
     sfl_sim("check", *given, code=2)

@@ -162,7 +162,7 @@ def test_one_s_own_metric_is_a_column(tmp_path):
 
 
 def test_a_metric_that_fails_is_named(tmp_path):
-    with pytest.raises(TrialsFailed, match=r"report.metrics.odd: fails with TypeError: .*list"):
+    with pytest.raises(ScenarioError, match=r"^report.metrics.odd: fails with TypeError: .*list"):
         ran(tmp_path / "run", report={"metrics": {"odd": lambda logits, labels: [1, 2]}})
 
 

@@ -40,6 +40,34 @@ def flattening(shape, n_labels):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, n_labels))
 
 
+class Spectrum(nn.Module):
+    def forward(self, x):
+        return torch.fft.fft(x)
+
+
+class Power(nn.Module):
+    def forward(self, x):
+        return x.abs()
+
+
+def of_spectra(shape, n_labels):
+    """Layers of which the third gives complex numbers."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), Spectrum(), Power(), nn.Linear(8, n_labels))
+
+
+def test_complex_numbers_may_be_within_a_part_and_neither_at_its_end_nor_in_the_answer():
+    net = network(of_spectra, (1, 8, 8), 10)
+    for cut in (2, 4):
+        net.split(cut, seed=0, device=CPU)
+    with pytest.raises(ScenarioError) as refused:
+        net.split(3, seed=0, device=None)
+    assert refused.value.key == "model.cut"
+    answers = network(lambda shape, n: nn.Sequential(nn.Flatten(), nn.Linear(64, n), Spectrum()), (1, 8, 8), 10)
+    with pytest.raises(ScenarioError) as refused:
+        answers.split(1, seed=0, device=None)
+    assert refused.value.key == "model"
+
+
 @pytest.mark.parametrize("name", ["cnn_small", "cnn_patches", "cnn_patches_bn", "lenet5", "mobilenet_v1", flattening])
 def test_a_split_step_is_the_unsplit_step_for_every_cut_to_the_bit(name):
     """Identity I1 (docs/methods/README.md#identities) for three steps with momentum, weight decay and batch norm."""

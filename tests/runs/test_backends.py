@@ -179,7 +179,7 @@ def test_what_cannot_even_begin_again_shows_nothing_of_before(tmp_path, monkeypa
             raise MemoryError
         whole(self, scenario, device)
 
-    monkeypatch.setattr("sfl_sim.studies.train.check", lambda *_: [])
+    monkeypatch.setattr("sfl_sim.studies.train.check", lambda *_, **__: [])
     monkeypatch.setattr(Experiment, "__init__", fail)
     folder, error = run(two, tmp_path / "run", replace(TIMING, resume=True))
     assert "lr=0.1 (seed 0): MemoryError, at " in str(error)
