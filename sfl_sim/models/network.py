@@ -88,10 +88,14 @@ class Network:
         self.lora = lora
         self._unweighted: dict[tuple[object, ...], Any] = {}  # layers and parts; copies with other settings share it
         self._is_unweighted = False
+        self._deaf = 0  # layers that no gradient reaches
         self._checked: set[int] = set()  # with how many last bits; copies with other settings share it
         try:
             with _one_thread(), self.measuring():
                 module = self._module(seed=0)
+                if not weightless and any(map(is_own, module.modules())):
+                    self._deaf = _without_gradient(module, one_sample(module, self.input_shape, self.tokens))
+                    module[: self._deaf].requires_grad_(requires_grad=False)
                 embeddings = (inner for inner in module[0].modules() if isinstance(inner, nn.Embedding))
                 self.n_tokens = max((embedding.num_embeddings for embedding in embeddings), default=None)
                 self.layers = price(module, self.input_shape, self.tokens)
@@ -347,6 +351,7 @@ class Network:
     def _adapted(self, module: nn.Sequential) -> nn.Sequential:
         if self.lora:
             adapt(module, self.lora)
+        module[: self._deaf].requires_grad_(requires_grad=False)
         return module
 
 
@@ -442,6 +447,28 @@ def _runs_channels_last(sample: Tensor, module: nn.Module) -> bool:
     finally:
         module.to(memory_format=torch.contiguous_format)
     return True
+
+
+def _without_gradient(module: nn.Sequential, sample: Tensor) -> int:
+    """Count the first layers that no gradient reaches, as a layer of a user's own detaches what comes, or uses no_grad.
+
+    They are frozen, as torch's optimisers leave parameters without a gradient as they are.
+    """
+    deaf, x = 0, torch.cat([sample, sample])
+    with drawing(0), torch.enable_grad():
+        for i, layer in enumerate(module.train()):
+            x = x.detach().requires_grad_(x.is_floating_point())
+            out = layer(x)
+            if not isinstance(out, Tensor):  # which `price` refuses
+                break
+            if not out.requires_grad:
+                deaf = i + 1
+            else:
+                torch.autograd.backward(out.sum())
+                deaf = i if x.requires_grad and x.grad is None else deaf
+            x = out
+    module.zero_grad()
+    return deaf
 
 
 def _trains_on(sample: Tensor, module: nn.Module) -> bool:

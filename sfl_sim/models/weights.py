@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from sfl_sim.models.part import Part
 BufferState = tuple[Tensor, tuple[Tensor, ...]]
 """Buffers that a pass may change: the vector of those that each copy has for itself, and tensors that copies share."""
 STORED = ("flat", "buffers", "momentum", "variance", "n_steps", "start", "squared_norms", "foreign", "statistics",
-          "product_errors", "draws")  # fmt: skip
+          "product_errors", "draws", "passed_own", "learned")  # fmt: skip
 """Names of what in `Weights` outlives a step, besides frozen parameters."""
 
 
@@ -54,6 +56,10 @@ class Weights:
         """Seed of the run, and how many times adapters have been drawn anew for these weights."""
         self.awaiting_gradient: Tensor | None = None
         """Activations at the cut that await their gradient; they carry the client's graph."""
+        self.passed_own = False
+        """True if a batch has passed layers of a user's own since the last step, so that `learned` is known."""
+        self.learned: set[int] = set()
+        """Places of the parameters that have got a gradient since the last step."""
         self._saved: SavedForward | None = None
         self._leaves: list[Tensor] | None = None
         self._grad: Tensor | None = None
@@ -108,7 +114,33 @@ class Weights:
             self._leaves = [view.detach().requires_grad_() for view in self.part.views(self.flat)]
             for leaf, gradient in zip(self._leaves, self.part.views(self.grad), strict=True):
                 leaf.grad = gradient
+            if self.part.own:
+                for i, leaf in enumerate(self._leaves):
+                    leaf.register_post_accumulate_grad_hook(partial(_note, self.learned, i))  # type: ignore[no-untyped-call]
         return self._leaves
+
+    @property
+    def unlearned(self) -> list[int]:
+        """Places of the parameters without a gradient, as far as it is known: optimisers leave them as they are."""
+        return [i for i in range(len(self.part.names)) if i not in self.learned] if self.passed_own else []
+
+    @contextmanager
+    def sparing(self) -> Iterator[None]:
+        """Return a context in which parameters without a gradient, and their moments, stay as they are."""
+        names = ("flat", "momentum", "variance") if (spared := self.unlearned) else ()
+        before = {name: vector.clone() for name in names if (vector := getattr(self, name)) is not None}
+        yield
+        for name in names:
+            if (vector := getattr(self, name)) is not None:
+                views = self.part.views(vector), self.part.views(before.get(name, torch.zeros_like(vector)))
+                for i in spared:
+                    views[0][i].copy_(views[1][i])
+
+    def clear_gradient(self) -> None:
+        """Begin the next step with no gradient."""
+        self.grad.zero_()
+        self.passed_own = False
+        self.learned.clear()
 
     @property
     def grad(self) -> Tensor:
@@ -121,6 +153,7 @@ class Weights:
         """Run the part's layers on a batch."""
         if training:
             self.keep_statistics()
+            self.passed_own = self.part.own
         return self._run(self.leaves if training else self.part.views(self.flat), x, training)
 
     def _run(self, parameters: list[Tensor], x: Tensor, training: bool) -> Tensor:
@@ -238,6 +271,10 @@ class Weights:
             if name not in part.constants or i in part.counters:
                 yield name, tensor
         yield from zip(part.buffer_names, self.buffer_views, strict=True)
+
+
+def _note(learned: set[int], i: int, _leaf: Tensor) -> None:
+    learned.add(i)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -63,10 +63,11 @@ class Optimiser(ABC):
                 norm = weights.grad.square().sum().sqrt()
                 weights.grad.mul_((self.clip_norm / (norm + 1e-6)).clamp(max=1.0))
             if is_admitted:
-                self._update(weights, decay)
+                with weights.sparing():
+                    self._update(weights, decay)
             elif weights.statistics is not None:
                 weights.put(weights.statistics)
-            weights.grad.zero_()
+            weights.clear_gradient()
             weights.statistics = None
         return is_admitted
 
@@ -141,11 +142,16 @@ class Foreign(Optimiser):
         return sum(isinstance(kept, torch.Tensor) and kept.numel() == 7 for kept in state.values())
 
     def _update(self, weights: Weights, weight_decay: float) -> None:
-        parameters, gradients = (weights.part.views(flat) for flat in (weights.flat, weights.grad))
+        parameters, views = (weights.part.views(flat) for flat in (weights.flat, weights.grad))
+        gradients = [None if i in set(weights.unlearned) else gradient for i, gradient in enumerate(views)]
         weights.foreign = self._stepped(parameters, gradients, weight_decay, weights.foreign)
 
     def _stepped(
-        self, values: list[torch.Tensor], gradients: list[torch.Tensor], decay: float, states: list[Any] | None
+        self,
+        values: list[torch.Tensor],
+        gradients: Sequence[torch.Tensor | None],
+        decay: float,
+        states: list[Any] | None,
     ) -> list[Any]:
         """Step the values in place; gives the state of each, from which the next step goes on."""
         leaves = [value.detach().requires_grad_() for value in values]

@@ -406,3 +406,36 @@ def test_a_frozen_layer_above_one_that_learns_takes_the_gradient_at_its_input_al
     net = network(build, (4,), 3, tokens=False)
     assert [net.part(i, i + 1).work(1, 2).macs for i in range(3)] == [4 * 8, 8 * 6, 2 * 6 * 3]
     assert gradient_at(net.part(1, 3), Value("smashed", samples=5)).size_bytes == 5 * 8 * 4
+
+
+class Detaching(nn.Linear):
+    """A layer that learns from what comes, and sends nothing back."""
+
+    def forward(self, x):
+        return super().forward(x.detach())
+
+
+class Still(nn.Linear):
+    def forward(self, x):
+        with torch.no_grad():
+            return super().forward(x)
+
+
+@pytest.mark.parametrize(("layer", "n_still"), [(Detaching, 2), (Still, 3), (nn.Linear, 0)])
+def test_layers_that_no_gradient_reaches_are_frozen_and_their_client_gets_none(layer, n_still):
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), layer(6, 6), nn.Linear(6, 3))
+    net = network(model, (4,), 3, tokens=False)
+    assert [layer.parameters for layer in net.layers][:n_still] == [0] * n_still
+    assert all(layer.parameters for layer in net.layers[n_still:] if layer.name != "1")
+    front, back = net.split(2, seed=0, device=CPU)
+    assert (gradient_at(back.part, Value("smashed", samples=5)).size_bytes == 0) == bool(n_still)
+    before = [dict(part.named_tensors()) for part in (front.weights.copy(), back.weights.copy())]
+    sgd, batch = (
+        Sgd(0.1, weight_decay=0.1),
+        Value("batch", samples=2, content=(torch.randn(2, 4), torch.tensor([0, 1]))),
+    )
+    smashed = Value("smashed", samples=2, content=Forward().run(front, batch))
+    Backward(sgd).run(front, Value("gradients", content=Train(sgd).run(back, smashed)))
+    stayed = [torch.equal(tensor, before[0][name]) for name, tensor in front.weights.named_tensors()]
+    assert set(stayed) == {bool(n_still)}
+    assert not torch.equal(dict(back.weights.named_tensors())["3.weight"], before[1]["3.weight"])

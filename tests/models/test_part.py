@@ -1,6 +1,7 @@
 """Weights lent to layers that all clients share: as if each client had modules for itself, backward pass included."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from sfl_sim.models.replica import Joined
 from sfl_sim.models.weights import Weights
 from sfl_sim.models.zoo import network
 from sfl_sim.ops import Value
-from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.optimisers import Foreign, Sgd
 from sfl_sim.training.steps import Backward, Forward, Train
 
 CPU = torch.device("cpu")
@@ -169,10 +170,10 @@ def test_without_its_own_weights_in_the_backward_pass_a_layer_would_be_caught(ki
         net_of(model_of([kind])).check_lending()
 
 
-def loop(model, batches, sgd):
+def loop(model, batches, optimiser_of):
     """Train a whole module as anybody would, with torch alone."""
     model.train()
-    optimiser = torch.optim.SGD(model.parameters(), sgd.lr, sgd.momentum, weight_decay=sgd.weight_decay)
+    optimiser = optimiser_of(model.parameters())
     for x, y in batches:
         optimiser.zero_grad()
         F.cross_entropy(model(x), y).backward()
@@ -183,21 +184,57 @@ def loop(model, batches, sgd):
 @settings(deadline=None, max_examples=10)
 @given(kinds=st.lists(st.sampled_from(sorted(LAYERS)), min_size=1, max_size=3), cut=st.integers(1, 4))
 def test_one_client_of_a_cut_network_does_what_a_plain_loop_does_to_the_bit(kinds, cut):
-    model, sgd = model_of(kinds), Sgd(0.05, momentum=0.9, weight_decay=1e-3)
+    sgd = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-3)
+    assert_trained_as_in_a_loop(model_of(kinds), cut, Sgd(0.05, momentum=0.9, weight_decay=1e-3), sgd)
+
+
+def assert_trained_as_in_a_loop(model, cut, optimiser, optimiser_of):
     net, generator = net_of(model), torch.Generator().manual_seed(0)
     x, y = torch.randn(3, 5, 4, generator=generator), torch.randint(3, (3, 5), generator=generator)
     parts = net.split(min(cut, len(net) - 1), seed=0, device=CPU)
     torch.manual_seed(7)
     for batch in zip(x, y, strict=True):
         smashed = Value("smashed", samples=5, content=Forward().run(parts[0], Value("batch", content=batch)))
-        Backward(sgd).run(parts[0], Value("gradients", content=Train(sgd).run(parts[1], smashed)))
+        Backward(optimiser).run(parts[0], Value("gradients", content=Train(optimiser).run(parts[1], smashed)))
     draws = torch.get_rng_state()
     torch.manual_seed(7)
-    expected = loop(copy.deepcopy(model), zip(x, y, strict=True), sgd)
+    expected = loop(copy.deepcopy(model), zip(x, y, strict=True), optimiser_of)
     assert torch.equal(torch.get_rng_state(), draws)
     state = {name: tensor for part in parts for name, tensor in part.weights.named_tensors()}
     assert state.keys() == {name for name in expected if not name.endswith("num_batches_tracked")}  # no state of ours
     assert all(torch.equal(tensor, expected[name]) for name, tensor in state.items())
+
+
+class Partly(nn.Module):
+    """A head that is kept for later, a layer behind `no_grad`, and one that every second batch leaves out."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused, self.still, self.at_times = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.register_buffer("steps", torch.tensor(0))
+
+    def forward(self, x):
+        self.kept = self.unused(x)
+        with torch.no_grad():
+            shift = self.still(x)
+        self.steps += self.training
+        return x + shift if self.steps % 2 else self.at_times(x) + shift
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "optimiser_of"),
+    [
+        (Sgd(0.05, 0.9, weight_decay=0.1), partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.1)),
+        (Sgd(0.05, weight_decay=0.1), partial(torch.optim.SGD, lr=0.05, weight_decay=0.1)),
+        (Foreign(0.05, weight_decay=0.1, make=torch.optim.Adam), partial(torch.optim.Adam, lr=0.05, weight_decay=0.1)),
+    ],
+)
+def test_parameters_without_a_gradient_stay_as_they_are_as_with_torch_s_optimisers(optimiser, optimiser_of):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, WIDTH), Partly(), nn.Linear(WIDTH, 3))
+    net_of(model).check_lending(last_bits=0)
+    for cut in (1, 2):
+        assert_trained_as_in_a_loop(model, cut, optimiser, optimiser_of)
 
 
 STATEFUL = ["checkpoint", "buffer given a new value", "counter", "counter that is not saved", "table that grows"]
