@@ -188,6 +188,32 @@ def test_its_accuracy_is_drawn_and_of_a_run_that_times_only_where_time_goes(stor
     assert timed.plot().data
 
 
+class Skipping(nn.Module):
+    """A plain module with a skip connection, and a norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.inner, self.norm, self.last = (
+            nn.Linear(64, 8), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)
+        )  # fmt: skip
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        return self.last(x + self.norm(self.inner(x)).relu())
+
+
+def test_weights_have_the_names_of_ones_own_module_and_begin_another_run(place):
+    words = {"model": {"factory": Skipping, "cut": "first"}, "data": {"train_samples": 64}, "train": {"rounds": 1}}
+    first = sfl_sim.run(words, out="first")
+    module = Skipping()
+    module.load_state_dict(first.state_dict())
+    assert torch.equal(module.inner.weight, first.state_dict()["inner.weight"])
+    model = words["model"] | {"init": {"run": str(first.folder)}}
+    second = sfl_sim.run(words | {"model": model, "train": {"rounds": 1, "lr": 1e-30}}, out="second")
+    for name, tensor in second.state_dict().items():
+        assert "running" in name or torch.allclose(tensor, first.state_dict()[name])
+
+
 def test_its_weights_go_into_pytorch(stored):
     net = cnn_small((1, 8, 8), 10)
     net.load_state_dict(stored.state_dict("splitfed_v2", seed=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from sfl_sim.goals import Goal
 from sfl_sim.installed import is_of_library
 from sfl_sim.models.forward_settings import ForwardSettings, Graphs
 from sfl_sim.models.hugging_face import HuggingFace
+from sfl_sim.models.layers import given_name
 from sfl_sim.models.lora import Lora, adapt
 from sfl_sim.models.network import Network
 from sfl_sim.models.zoo import is_weightless, network
@@ -84,10 +86,14 @@ def starting(network: Network, init: Init) -> Network:
 
     def fill(module: nn.Sequential) -> None:
         weights = {name.partition(".")[2]: tensor for name, tensor in stored_weights(file, KEY).items()}
-        wanted = {name: tensor.shape for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
+        held = {name: tensor.shape for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
+        names = {given_name(module, name): name for name in held}
+        wanted = {name: held[names[name]] for name in names}
         numbers = {name: tensor for name, tensor in weights.items() if tensor.is_floating_point()}
-        if {_plain(name): tensor.shape for name, tensor in numbers.items() if not _is_factor(name)} != wanted:
+        if {_weight(name): tensor.shape for name, tensor in numbers.items() if not _is_factor(name)} != wanted:
             raise ScenarioError("has trained another network", key=KEY, found=init.run)
+        layers = {name: names[name].removesuffix(name) for name in names}
+        weights = {layers.get(_weight(name), "") + name: tensor for name, tensor in weights.items()}
         if not next(module.parameters()).is_meta:
             if any(map(_is_factor, weights)):
                 weights = _merged(weights, module, load(file.parents[1] / "scenario.yaml").variants[0].scenario)
@@ -108,9 +114,9 @@ def _is_factor(name: str) -> bool:
     return ".parametrizations." in name and name.endswith((".A", ".B"))
 
 
-def _plain(name: str) -> str:
-    """Return what a frozen weight is called without its adapters."""
-    return name.replace(".parametrizations.", ".").removesuffix(".original")
+def _weight(name: str) -> str:
+    """Return what a weight is called without adapters, also of the name of one of its factors."""
+    return re.sub(r"\.parametrizations\.(\w+)\.(original|\d+\.[AB])$", r".\1", name)
 
 
 def _merged(weights: dict[str, Tensor], module: nn.Sequential, trained: Scenario) -> dict[str, Tensor]:

@@ -30,6 +30,7 @@ from sfl_sim.engine.walk import Round, Walk, WalkedRound, joined
 from sfl_sim.methods import Method
 from sfl_sim.models.forward_settings import Graphs
 from sfl_sim.models.global_draws import seed_all
+from sfl_sim.models.layers import given_name
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.ops import On, State, Value
 from sfl_sim.scenario.sections import Scenario
@@ -316,9 +317,9 @@ class Experiment:
         return self._timeline.copy().hexdigest()
 
     def weights(self) -> dict[str, NDArray[Any]]:
-        """Give the global model after the last whole round, by part and name, in PyTorch's default layout."""
+        """Give the global model after the last whole round, by part and the name in the user's model, contiguous."""
         return {
-            f"{part}.{name}": tensor.contiguous().cpu().numpy()
+            f"{part}.{given_name(replica.weights.part.skeleton, name)}": tensor.contiguous().cpu().numpy()
             for part, replica in replicas_by_name(self._model).items()
             for name, tensor in replica.weights.named_tensors()
         }

@@ -87,7 +87,7 @@ class Alone(Learner):
     def state(self) -> Tensors:
         held = self._parameters() | dict(self.module.named_buffers(remove_duplicate=False))
         return {
-            self.names.get(name, name): tensor.detach().clone()
+            self.names.get(name, name): tensor.detach()
             for name, tensor in held.items()
             if name in self.names or name not in self._initial
         }
@@ -266,7 +266,6 @@ def _unlike(expected: Sequence[Trained], seen: Sequence[Trained], last_bits: int
 
 def _unlike_in(right: Trained, other: Trained, last_bits: int) -> str | None:
     for kind, tensors in right.items():
-        most = max(map(_largest, tensors.values()), default=0)
         order = -1 if kind == GRADIENT else 1  # what goes wrong first in a pass goes on
         for name, tensor in list(tensors.items())[::order]:
             what, twin = f"{kind} {name!r}" if name else kind, other[kind].get(name)
@@ -278,7 +277,7 @@ def _unlike_in(right: Trained, other: Trained, last_bits: int) -> str | None:
                 return f"{what.strip()} has shape {list(twin.shape)} instead of {list(tensor.shape)}"
             if torch.equal(tensor, twin):
                 continue
-            apart = _apart(tensor, twin)
+            apart, most = _apart(tensor, twin), max(map(_largest, tensors.values()))
             bit = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0
             if apart > last_bits * bit * max(_largest(tensor), NOTHING * most):
                 return f"{what.strip()} differs by {apart:.3g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,3 +34,32 @@ def drawing(seed: int) -> Iterator[None]:
             torch.cuda.manual_seed_all(torch.initial_seed())  # with which they would have begun
         np.random.set_state(of_numpy)  # noqa: NPY002
         random.setstate(of_python)
+
+
+States = tuple[torch.Tensor, Any, Any]
+"""States of the global generators of torch on the CPU, numpy and Python."""
+
+
+def states() -> States:
+    """Return the states of the global generators."""
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+
+
+def has_drawn_since(before: States) -> bool:
+    """Return True if something has drawn since the generators had these states."""
+    of_torch, of_numpy, of_python = states()
+    key, where = (before[1][1], of_numpy[1]), (before[1][2:], of_numpy[2:])
+    same = torch.equal(of_torch, before[0]) and np.array_equal(*key) and where[0] == where[1] and of_python == before[2]
+    return not same
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Return a context after which the global generators on the CPU are as before."""
+    before = states()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        random.setstate(before[2])

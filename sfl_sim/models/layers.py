@@ -10,6 +10,17 @@ from torch import Tensor, nn
 
 Shape = tuple[int, ...]
 
+
+class Stretch(nn.Module):
+    """A layer of a larger module; its modules and tensors have the names that they have there."""
+
+
+def given_name(layers: nn.Sequential, name: str) -> str:
+    """Return the name that a user's own module gave to the parameter or buffer `name` of the layers made of it."""
+    layer, _, below = name.partition(".")
+    return below if isinstance(layers._modules[layer], Stretch) else name
+
+
 kaiming_fan_out = partial(nn.init.kaiming_normal_, mode="fan_out", nonlinearity="relu")
 """Initialisation of convolutions in torchvision's ResNets, VGGs and MobileNets."""
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.forward_settings import ForwardSettings
+from sfl_sim.models.layers import Stretch
 from sfl_sim.models.lora import adapter_slots
 from sfl_sim.models.price import NO_WORK, Layer, state_buffers
 from sfl_sim.ops import KINDS, Work
@@ -322,7 +323,7 @@ def is_own(module: nn.Module) -> bool:
     """Return True if a module's code is neither torch's nor ours, or if it has hooks, which may be anybody's."""
     hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
     theirs = type(module).__module__.startswith(("torch.nn.", "sfl_sim."))
-    return not theirs or any(hooks) or isinstance(module, fx.GraphModule)
+    return not theirs or any(hooks) or isinstance(module, Stretch)
 
 
 def _tensor(value: Tensor | None, name: str) -> Tensor:

@@ -92,6 +92,8 @@ def _slots(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
 
 def _copied(value: Any, seen: set[int], depth: int = 0) -> Any:
     """Return what later changes in place of `value` do not reach; objects become their type and their attributes."""
+    if isinstance(value, nn.Parameter):  # which a module also keeps in a list, as recurrent layers do
+        return value
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray):

@@ -1,237 +1,257 @@
-"""A plain `nn.Module` as a sequence of layers: cut where torch.fx sees that one tensor carries all that follows."""
+"""A plain `nn.Module` as a sequence of layers: cut where one tensor carries all that follows."""
 
 from __future__ import annotations
 
+import copy
 import inspect
-import operator
-import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from itertools import takewhile
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn import functional
 
 from sfl_sim.errors import ScenarioError, in_short
-from sfl_sim.models.layers import Shape
+from sfl_sim.models.faithful import difference
+from sfl_sim.models.following import BATCHES, CannotFollowError, Following
+from sfl_sim.models.layers import Shape, Stretch
+from sfl_sim.models.splitting import LayerPlan, Layers
 
 KEY = "model.factory"
 WRAPPER = "an nn.Sequential of modules that are run one after another: nn.Sequential(first, second, ...)"
-DROPOUTS: dict[Callable[..., Tensor], type[nn.Module]] = {
-    functional.dropout: nn.Dropout,
-    functional.dropout1d: nn.Dropout1d,
-    functional.dropout2d: nn.Dropout2d,
-    functional.dropout3d: nn.Dropout3d,
-    functional.alpha_dropout: nn.AlphaDropout,
-}
-"""Functions that are something else in training and in evaluation, and the modules that know which it is."""
 
 
-class _Noting(fx.Interpreter):
-    """Runs a graph, and notes of each node whether it gives a tensor."""
+class CutOut(Stretch):
+    """The layer that a cut says, of a module."""
 
-    def run_node(self, n: fx.Node) -> object:
-        result: object = super().run_node(n)
-        n.meta["is tensor"] = isinstance(result, Tensor)
-        return result
+    def __init__(self, whole: nn.Module, cut: LayerPlan) -> None:
+        super().__init__()
+        self.cut = cut
+        for path in cut.modules:
+            module = whole.get_submodule(path)
+            owner, name = self._owner(path)
+            same = {id(buffer): buffer for buffer in module.buffers()}
+            owner.add_module(name, copy.deepcopy(module, same) if path in cut.copied else module)
+        for path in cut.tensors:
+            of_whole, _, name = path.rpartition(".")
+            source, (owner, name) = whole.get_submodule(of_whole), self._owner(path)
+            if name in source._parameters:
+                owner.register_parameter(name, source._parameters[name])
+            else:
+                owner.register_buffer(name, source._buffers[name], name not in source._non_persistent_buffers_set)
+        device = next((tensor.device for tensor in whole.parameters()), None)
+        for name, value in cut.constants.items():
+            if isinstance(value, Tensor):
+                self.register_buffer(name, value.to(device, copy=True), persistent=False)
+            else:
+                self.__dict__[name] = value
+        self.train(whole.training)
+
+    def _owner(self, path: str) -> tuple[nn.Module, str]:
+        """Return the module that holds what lies at a path, which is made if there is none, and the name in it."""
+        *parts, name = path.split(".")
+        owner: nn.Module = self
+        for part in parts:
+            if part not in owner._modules:
+                owner.add_module(part, nn.Module())
+            owner = owner._modules[part]  # type: ignore[assignment]
+        return owner, name
+
+    def train(self, mode: bool = True) -> CutOut:
+        super().train(mode)
+        for path, modes in self.cut.modes.items():
+            self.get_submodule(path).training = modes[not mode]
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.cut.run(self, x)
 
 
-class _Tracer(fx.Tracer):
-    """Follows modules down to those of torch, and to those without modules of their own."""
+@dataclass(frozen=True)
+class CuttingPlan:
+    """Where a module can be cut, and all modules with the same parts.
 
-    def of_samples(self, module: nn.Module) -> fx.Graph:
-        """Follow a module that is called with samples alone: its other inputs have their defaults."""
-        kind = type(module)
-        first, *others = inspect.signature(module.forward).parameters.values()
-        several = first.VAR_POSITIONAL, first.VAR_KEYWORD
-        if not (others or first.kind in several) or any(
-            other.default is other.empty and other.kind not in several for other in others
-        ):
-            return self.trace(module)
-        self.traced_func_name = "forward_of_samples"
-        setattr(kind, self.traced_func_name, lambda self, samples: self.forward(samples))
-        try:
-            return self.trace(module)
-        finally:
-            delattr(kind, self.traced_func_name)
+    A layer ends where all that follows depends on one tensor alone, so that residual blocks and other branches stay
+    whole. What has no matrix of weights (activations, norms, pooling, dropout) belongs to the layer before it. As
+    little as possible is followed: a module is opened only if it is cut inside, and what cannot be followed is whole.
 
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return super().is_leaf_module(m, module_qualified_name) or not any(True for _ in m.children())
+    Attributes:
+        parts: what must be equal of modules that are cut alike.
+        cuts: the layers.
+    """
 
+    parts: list[object]
+    cuts: list[LayerPlan]
 
-class Stretch(fx.GraphModule):
-    """Part of a graph as a layer; one that fails says so to its caller alone, where torch.fx prints it, too."""
+    @classmethod
+    def of(cls, module: nn.Module, input_shape: Shape) -> CuttingPlan:
+        """Find where a module can be cut.
 
-    def recompile(self) -> fx.graph.PythonCode:
-        code = super().recompile()
-        type(self).__call__ = nn.Module.__call__  # type: ignore[method-assign]
-        return code
+        Args:
+            module: takes one tensor (n, *input_shape), besides inputs with defaults, and gives one.
+            input_shape: shape of a sample.
+
+        Raises:
+            ScenarioError: its forward cannot be followed, is another one when it is cut, or cannot be cut anywhere.
+        """
+        name = type(module).__name__
+        _check_inputs(module)
+        modes, samples = _modes(copy.deepcopy(module)), _examples(module, input_shape)
+        opened: set[str] = set()
+        closed: dict[str, str] = {}
+        while True:
+            layers = Layers(_followed(module, opened, closed, samples))
+            more = set(layers.candidates()) - closed.keys()
+            useless = {
+                path for path in opened if not layers.are_cut_in(path) and not any(_is_in(m, path) for m in more)
+            }
+            closed |= dict.fromkeys(useless, "")
+            shut = opened & closed.keys()
+            if not more and not shut:
+                break
+            opened = (opened | more) - shut
+        if len(layers.nodes) < 2:
+            problem = "can be cut nowhere: no single tensor carries all that follows"
+            if layers.sharing:
+                problem = (
+                    f"can be cut nowhere: the same weights ({layers.sharing}) are used in its first layer and its last"
+                )
+            reason = next(filter(None, closed.values()), "")
+            raise ScenarioError(f"{problem}{reason and f' ({reason})'}; give {WRAPPER}", key=KEY, found=name)
+        found = cls(parts_of(module), _with_all(module, layers.cuts(modes)))
+        apart = difference(module, found.applied_to(module), samples[0])
+        if apart:
+            raise ScenarioError(f"is trained otherwise once it is cut: {apart}; give {WRAPPER}", key=KEY, found=name)
+        return found
+
+    def applied_to(self, module: nn.Module) -> nn.Sequential:
+        """Return the layers of a module with the same parts, and with its own weights."""
+        return nn.Sequential(OrderedDict((cut.name, CutOut(module, cut)) for cut in self.cuts))
 
 
 def sequence_of(module: nn.Module, input_shape: Shape) -> nn.Sequential:
-    """Make a sequence of layers of a module, with the module's own weights.
-
-    A layer ends where all that follows depends on one tensor alone, so that residual blocks and other branches stay
-    whole. What has no matrix of weights (activations, norms, pooling, dropout) belongs to the layer before it.
-
-    Args:
-        module: takes one tensor (n, *input_shape), besides inputs with defaults, and gives one.
-        input_shape: shape of a sample.
-
-    Raises:
-        ScenarioError: torch.fx cannot follow the module, or it cannot be cut anywhere.
-    """
-    name = type(module).__name__
-    try:
-        graph = _Tracer().of_samples(module)
-        traced = fx.GraphModule(module, graph)
-        other = _code(fx.GraphModule(module, _in_other_mode(module)))
-    except Exception as error:  # whatever a forward may do with what stands for a tensor
-        problem = f"torch.fx cannot follow its forward, {in_short(error)}; give {WRAPPER}"
-        raise ScenarioError(problem, key=KEY, found=name) from error
-    if other != _code(traced):
-        problem = f"does something else in training than in evaluation; give {WRAPPER}"
-        raise ScenarioError(problem, key=KEY, found=name)
-    inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
-    if len(inputs) != 1:
-        problem = f"takes {len(inputs)} inputs, and samples are one tensor"
-        raise ScenarioError(problem, key=KEY, found=name)
-    _follow_training(traced, name)
-    _propagate(traced, input_shape, name)
-    stretches = _layers(traced, _stretches(graph, name))
-    if len(stretches) < 2:
-        problem = f"can be cut nowhere: no single tensor carries all that follows; give {WRAPPER}"
-        raise ScenarioError(problem, key=KEY, found=name)
-    names = _names(traced, stretches)
-    return nn.Sequential(OrderedDict(zip(names, (_module(traced, nodes) for nodes in stretches), strict=True)))
+    """Make a sequence of layers of a module, with the module's own weights, as `CuttingPlan` finds them."""
+    return CuttingPlan.of(module, input_shape).applied_to(module)
 
 
-def _in_other_mode(module: nn.Module) -> fx.Graph:
-    """Follow a module in evaluation if it trains, and the other way round; its modules are as they were afterwards."""
-    modes = {inner: inner.training for inner in module.modules()}
-    try:
-        return _Tracer().of_samples(module.train(not module.training))
-    finally:
-        for inner, mode in modes.items():
-            inner.training = mode
+def is_plain_sequence(module: nn.Module) -> bool:
+    """Return True if a module does nothing but to run its children one after another."""
+    mine, plain = type(module), nn.Sequential
+    is_same = all(getattr(mine, name) is getattr(plain, name) for name in ("forward", "train", "__call__"))
+    hooks = (value for name, value in vars(module).items() if name.endswith("_hooks") and "state_dict" not in name)
+    return isinstance(module, plain) and is_same and not any(hooks)
 
 
-def _code(traced: fx.GraphModule) -> str:
-    """Return what is done, but for the arguments that say whether it is training."""
-    return re.sub(r"training = \w+", "", traced.code)
+def parts_of(module: nn.Module) -> list[object]:
+    """Return paths and types of modules, names and shapes of tensors, which are equal in modules that are cut alike."""
+    modules = [(path, type(inner)) for path, inner in module.named_modules()]
+    tensors = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    return [*modules, *((name, tensor.shape) for of_kind in tensors for name, tensor in of_kind)]
 
 
-def _follow_training(traced: fx.GraphModule, name: str) -> None:
-    """Put modules in the place of functions whose argument `training` was noted as it was when they were followed."""
-    for node in list(traced.graph.nodes):
-        if node.op != "call_function" or "training" not in node.kwargs:
-            continue
-        if node.target not in DROPOUTS:
-            called = getattr(node.target, "__name__", node.target)
-            problem = f"calls {called} with training=..., which would stay as it is now; use a module in its place"
-            raise ScenarioError(problem, key=KEY, found=name)
-        p = node.kwargs.get("p", node.args[1] if len(node.args) > 1 else 0.5)
-        target = f"dropout_of_{node.name}"
-        traced.add_submodule(target, DROPOUTS[node.target](p))
-        with traced.graph.inserting_before(node):
-            put = traced.graph.call_module(target, (node.args[0] if node.args else node.kwargs["input"],))
-        node.replace_all_uses_with(put)
-        traced.graph.erase_node(node)
+def _followed(
+    module: nn.Module, opened: Collection[str], closed: dict[str, str], samples: tuple[Tensor, Tensor]
+) -> Following:
+    """Follow a module in both modes; what cannot be followed is added to `closed`, with all of its type, and why."""
+    while True:
+        opened = [path for path in opened if path not in closed]
+        try:
+            return _in_both_modes(copy.deepcopy(module), opened, samples)
+        except CannotFollowError as error:
+            if not error.path:
+                problem = f"its forward cannot be followed: it {error}; give {WRAPPER}"
+                raise ScenarioError(problem, key=KEY, found=type(module).__name__) from error
+            kind = type(module.get_submodule(error.path))
+            alike = [path for path in opened if type(module.get_submodule(path)) is kind]
+            closed |= dict.fromkeys({*alike, error.path}, f"{error.path}, a {kind.__name__}, {error}")
 
 
-def _propagate(traced: fx.GraphModule, input_shape: Shape, name: str) -> None:
-    """Note what every node gives for two samples; sequences are tried as numbers and as tokens."""
-    device = next((weight.device for weight in traced.parameters()), torch.device("cpu"))
-    kinds = (torch.float32, torch.int64) if len(input_shape) == 1 else (torch.float32,)
-    mode = traced.training
-    traced.eval()
-    for kind in kinds:
+def _examples(module: nn.Module, input_shape: Shape) -> tuple[Tensor, Tensor]:
+    """Return batches that a module takes; sequences are tried as numbers and as tokens."""
+    generator = torch.Generator().manual_seed(0)
+    numbers = [torch.randn(n, *input_shape, generator=generator) for n in BATCHES]
+    tokens = [torch.randint(0, 2, (n, *input_shape), generator=generator) for n in BATCHES]
+    for batches in (numbers, tokens) if len(input_shape) == 1 else (numbers,):
         try:
             with torch.no_grad():
-                _Noting(traced).run(torch.zeros(2, *input_shape, dtype=kind, device=device))
+                copy.deepcopy(module).eval()(batches[0])
         except Exception as error:  # whatever layers do with such samples
-            problem = (
-                f"cannot take samples of shape {'x'.join(map(str, input_shape))}: {str(error).partition(chr(10))[0]}"
-            )
-            failure = ScenarioError(problem, key=KEY, found=name)
+            problem = f"cannot take samples of shape {'x'.join(map(str, input_shape))}: {in_short(error)}"
+            failure = ScenarioError(problem, key=KEY, found=type(module).__name__)
         else:
-            traced.train(mode)
-            return
+            return batches[0], batches[1]
     raise failure
 
 
-def _stretches(graph: fx.Graph, name: str) -> list[list[fx.Node]]:
-    """Split the nodes between the input and the output where one tensor alone is needed later."""
-    order = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
-    (output,) = (node for node in graph.nodes if node.op == "output")
-    if not isinstance(output.args[0], fx.Node) or not _is_tensor(output.args[0]):
-        problem = "must give one tensor, not several; return the one that is trained"
-        raise ScenarioError(problem, key=KEY, found=name)
-    uses = {node: sum(user.op != "output" for user in node.users) for node in graph.nodes}  # that are still to come
-    uses[output.args[0]] += 1
-    stretches: list[list[fx.Node]] = [[]]
-    alive = {node for node in graph.nodes if node.op == "placeholder" and uses[node]}
-    for node in order:
-        stretches[-1].append(node)
-        for source in node.all_input_nodes:
-            uses[source] -= 1
-        alive = {known for known in (*alive, node) if uses[known]}
-        if alive == {node} and _is_tensor(node):
-            stretches.append([])
-    return [stretch for stretch in stretches if stretch]
+def _with_all(module: nn.Module, cuts: list[LayerPlan]) -> list[LayerPlan]:
+    """Let the last layer hold what no layer uses, too, so that a state dict has all names."""
+    held = [path for cut in cuts for path in (*cut.tensors, *(f"{called}." for called in cut.modules))]
+    tensors = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+    used = {id(tensor) for path, tensor in tensors.items() if path in held or any(map(path.startswith, held))}
+    unused = [path for path, tensor in tensors.items() if id(tensor) not in used]
+    return [*cuts[:-1], replace(cuts[-1], tensors=(*cuts[-1].tensors, *unused))]
 
 
-def _is_tensor(node: fx.Node) -> bool:
-    return bool(node.meta["is tensor"])
+def _is_in(path: str, outer: str) -> bool:
+    return path.startswith(f"{outer}.")
 
 
-def _layers(traced: fx.GraphModule, stretches: Sequence[list[fx.Node]]) -> list[list[fx.Node]]:
-    """Join stretches without a matrix of weights to the one before, and those before the first to the first."""
-    layers: list[list[fx.Node]] = []
-    for stretch in stretches:
-        has_matrix = any(weight.ndim > 1 for node in stretch for weight in _weights(traced, node))
-        if has_matrix and (not layers or any(_weights(traced, node) for node in layers[-1])):
-            layers.append(list(stretch))
-        elif layers:
-            layers[-1] += stretch
-        else:
-            layers.append(list(stretch))
-    return layers
+def _check_inputs(module: nn.Module) -> None:
+    """Raise ScenarioError if a module needs other inputs than samples."""
+    inputs = inspect.signature(module.forward).parameters.values()
+    several = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    needed = [given.name for given in inputs if given.default is given.empty and given.kind not in several]
+    if len(needed) > 1 or not inputs:
+        problem = (
+            f"takes {len(needed)} inputs ({', '.join(needed)}), and samples are one tensor; give the others defaults"
+        )
+        raise ScenarioError(problem, key=KEY, found=type(module).__name__)
 
 
-def _weights(traced: fx.GraphModule, node: fx.Node) -> list[nn.Parameter]:
-    if node.op == "call_module":
-        return list(traced.get_submodule(str(node.target)).parameters())
-    if node.op == "get_attr":
-        attribute = operator.attrgetter(str(node.target))(traced)
-        return [attribute] if isinstance(attribute, nn.Parameter) else []
-    return []
+def _modes(module: nn.Module) -> dict[str, tuple[bool, bool]]:
+    """Return the modes in training and in evaluation of modules that are in another than the whole then."""
+    frozen = [weight.requires_grad for weight in module.parameters()]
+    trained = {path: inner.training for path, inner in module.train().named_modules()}
+    if frozen != [weight.requires_grad for weight in module.parameters()]:
+        problem = "has a method `train` that freezes weights; freeze them when the model is made"
+        raise ScenarioError(problem, key=KEY, found=type(module).__name__)
+    evaluated = {path: inner.training for path, inner in module.eval().named_modules()}
+    both = {path: (trained[path], evaluated[path]) for path in trained}
+    return {path: modes for path, modes in both.items() if modes != (True, False)}
 
 
-def _names(traced: fx.GraphModule, layers: Sequence[Sequence[fx.Node]]) -> list[str]:
-    """Name each layer by what the paths of its modules with matrices have in common, with `_` for dots."""
-    names: list[str] = []
-    for nodes in layers:
-        called = [node for node in nodes if node.op == "call_module"]
-        called = called or [node for node in nodes if node.op == "get_attr"]
-        weighty = [node for node in called if any(weight.ndim > 1 for weight in _weights(traced, node))]
-        paths = [str(node.target).split(".") for node in weighty or called] or [[nodes[0].name]]
-        common = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
-        name = "_".join(common or paths[0])
-        names.append(next(free for n in range(len(names) + 2) if (free := f"{name}_{n}" if n else name) not in names))
-    return names
+def _in_both_modes(module: nn.Module, opened: Collection[str], samples: tuple[Tensor, Tensor]) -> Following:
+    """Follow a module in training and then in evaluation; what differs in the arguments of calls follows the mode.
 
+    Raises CannotFollowError if it does something else in evaluation, or needs what it kept in training.
+    """
+    trained = Following(module.train(), opened, samples)
+    evaluated = Following(module.eval(), opened, samples)
+    twins = dict(zip(evaluated.graph.nodes, trained.graph.nodes, strict=False))
 
-def _module(traced: fx.GraphModule, nodes: Sequence[fx.Node]) -> nn.Module:
-    """Make the module of a layer: the module itself if it is one, or else a part of the graph."""
-    if len(nodes) == 1 and nodes[0].op == "call_module":
-        return traced.get_submodule(str(nodes[0].target))
-    graph = fx.Graph()
-    inside = set(nodes)
-    outside = dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in inside)
-    copies = {source: graph.placeholder(source.name) for source in outside}
-    for node in nodes:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output(copies[nodes[-1]])
-    return Stretch(traced, graph)
+    def unlike(node: fx.Node) -> CannotFollowError:
+        return CannotFollowError("does something else in training than in evaluation", node.meta.get("path", ""))
+
+    def joined(mine: Any, others: Any, node: fx.Node) -> Any:
+        if isinstance(others, fx.Node):
+            others = twins[others]
+        if mine is others or (type(mine) is type(others) and not isinstance(mine, tuple | dict) and mine == others):
+            return mine
+        if isinstance(mine, fx.Node) or isinstance(others, fx.Node):
+            raise unlike(node)
+        if isinstance(mine, list | tuple) and type(mine) is type(others) and len(mine) == len(others):
+            return type(mine)([joined(*pair, node) for pair in zip(mine, others, strict=True)])
+        if isinstance(mine, dict) and isinstance(others, dict) and mine.keys() == others.keys():
+            return {key: joined(mine[key], others[key], node) for key in mine}
+        if isinstance(mine, list | tuple | dict | slice) or isinstance(others, list | tuple | dict | slice):
+            raise unlike(node)
+        return trained.by_mode(node, mine, others)
+
+    for other, node in list(twins.items()):
+        if (other.op, other.target) != (node.op, node.target) or other.meta.get("learns") != node.meta.get("learns"):
+            raise unlike(node)
+        node.args, node.kwargs = joined(node.args, other.args, node), joined(node.kwargs, other.kwargs, node)
+    if len(evaluated.graph.nodes) != len(twins):
+        raise unlike(next(reversed(trained.graph.nodes)))
+    return trained

@@ -31,7 +31,7 @@ from sfl_sim.models.layers import Shape, named
 from sfl_sim.models.libraries import LibraryModel
 from sfl_sim.models.lora import Lora
 from sfl_sim.models.network import Builder, Network, in_one_line
-from sfl_sim.models.traced import sequence_of
+from sfl_sim.models.traced import CuttingPlan, is_plain_sequence, parts_of
 from sfl_sim.models.transformer import Token, char_transformer, vit_s16
 
 Given = str | Callable[..., nn.Module] | nn.Module
@@ -152,16 +152,17 @@ def as_builder(model: object) -> Builder:
         model: a factory `make(input_shape, n_labels)` or `make()` of an `nn.Module`, which is also called on torch's
             meta device (arguments with defaults keep them, unless the first is called a shape); or an `nn.Module`,
             whose weights are then the initial ones. Every build is a separate model. An
-            `nn.Sequential` is cut between its children, any other where `traced.sequence_of` finds it possible.
+            `nn.Sequential` is cut between its children, any other as `traced.CuttingPlan` says.
 
     Raises:
         ScenarioError: `model` is neither. The builder raises it if the factory fails, or if its result cannot be
             trained in parts.
     """
+    known: dict[Shape, CuttingPlan] = {}  # to find them takes seconds
     if isinstance(model, nn.Module):
 
         def build_again(input_shape: Shape, n_labels: int) -> nn.Sequential:
-            return _out_of_place(_plain(_copied(model), input_shape)).to(torch.get_default_device())
+            return _out_of_place(_plain(_copied(model), input_shape, known)).to(torch.get_default_device())
 
         return build_again
     if not callable(model) or not (_takes_data(model) or _takes(model)):
@@ -184,7 +185,7 @@ def as_builder(model: object) -> Builder:
         if isinstance(layers, nn.Module) and not all(weight.is_meta for weight in layers.parameters()):
             with suppress(RuntimeError):  # torch copies no weight that is computed from others
                 layers = _copied(layers)  # it may hold what it has given before, as a backbone that is loaded once
-        return _out_of_place(_plain(layers, input_shape))
+        return _out_of_place(_plain(layers, input_shape, known))
 
     return build
 
@@ -219,8 +220,8 @@ def _takes(function: Callable[..., object], *arguments: object) -> bool:
     return True
 
 
-def _plain(model: object, input_shape: Shape) -> nn.Sequential:
-    """Convert the model to an nn.Sequential that can be sliced.
+def _plain(model: object, input_shape: Shape, known: dict[Shape, CuttingPlan]) -> nn.Sequential:
+    """Convert the model to an nn.Sequential that can be sliced, by cuts that are known or become so.
 
     Raises:
         ScenarioError: it is no module, cannot be cut, or has weights that cannot be trained in parts.
@@ -228,8 +229,11 @@ def _plain(model: object, input_shape: Shape) -> nn.Sequential:
     if not isinstance(model, nn.Module):
         raise ScenarioError("is no nn.Module", key="model.factory", found=type(model).__name__)
     _fill_lazy(model, input_shape)
-    is_sequence = isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward
-    layers = model if is_sequence else sequence_of(model, input_shape)
+    layers = model
+    if not is_plain_sequence(model):
+        if input_shape not in known or known[input_shape].parts != parts_of(model):
+            known[input_shape] = CuttingPlan.of(model, input_shape)
+        layers = known[input_shape].applied_to(model)
     _check_weights(layers)
     return nn.Sequential(OrderedDict(layers._modules))  # type: ignore[arg-type]
 

@@ -21,6 +21,7 @@ from sfl_sim.build.network import stored_weights
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.geometry import with_widths
+from sfl_sim.models.layers import given_name
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.weights import Weights
 from sfl_sim.report.frames import Frames, merge
@@ -208,7 +209,7 @@ def _fill(model: Sequence[Replica], checkpoint: Path) -> None:
     """Load a checkpoint's weights into the model. Raises ScenarioError if it is damaged, or another model's."""
     tensors = stored_weights(checkpoint, "run")
     views = {
-        f"{part}.{name}": view
+        f"{part}.{given_name(replica.weights.part.skeleton, name)}": view
         for part, replica in replicas_by_name(model).items()
         for name, view in replica.weights.named_tensors()
     }

@@ -175,7 +175,6 @@ class Starred(Optional):
 def test_inputs_that_need_not_be_given_keep_their_defaults(kind):
     layers = equal_at_every_cut(kind(), (4,))
     assert list(layers._modules) == ["a", "b"]
-    assert not hasattr(kind, "forward_of_samples")
 
 
 class Viewing(nn.Module):
@@ -221,15 +220,11 @@ def test_lazy_layers_have_the_shapes_of_the_samples(model):
     ("module", "problem"),
     [
         (Everywhere(), "can be cut nowhere"),
-        (forward_of(lambda self, x: self.b(self.a(x)) if x.sum() > 0 else x), "torch.fx cannot follow"),
-        (forward_of(lambda self, x: (self.a(x), self.b(x))), "one tensor, not several"),
+        (forward_of(lambda self, x: self.b(self.a(x)) if x.sum() > 0 else x), "where Python decides"),
+        (forward_of(lambda self, x: (self.a(x), self.b(x))), "gives a tuple and not a tensor"),
         (forward_of(lambda self, x: self.b(self.a(x)) if self.training else self.b(x)), "else in training"),
-        (
-            forward_of(lambda self, x: self.b(functional.rrelu(self.a(x), training=self.training))),
-            "rrelu with training",
-        ),
         (forward_of(lambda self, x: self.b(self.a(x[:, :2]))), "samples of shape 4: "),
-        (TwoInputs(), "takes 3 inputs"),
+        (TwoInputs(), "takes 2 inputs"),
     ],
 )
 def test_what_cannot_be_a_sequence_is_one_line(module, problem):

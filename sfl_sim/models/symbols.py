@@ -1,0 +1,174 @@
+"""What stands for a value in a forward that is followed."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn, Protocol
+
+import torch
+from torch import fx, nn
+from torch.overrides import is_tensor_method_or_property
+from torch.utils._device import _device_constructors
+
+IN_PLACE = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "iand", "ior", "ixor", "ipow", "setitem")
+OPERATORS = (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor", "lshift", "rshift", "lt",
+    "le", "gt", "ge", "eq", "ne", "neg", "pos", "abs", "invert", "getitem", *IN_PLACE,
+)  # fmt: skip
+
+
+DRAWN = {torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal}
+"""Functions without samples that belong into the graph, since they give something else every time."""
+
+
+class Notes(Protocol):
+    """Who notes what is done with values.
+
+    Attributes:
+        is_computing: True while values are computed, and nothing is noted.
+    """
+
+    is_computing: bool
+
+    def call(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Note the call of a module, or follow it."""
+
+    def attribute(self, owner: nn.Module, value: Any) -> Any:
+        """Return what stands for an attribute that a module holds as parameter, buffer or module."""
+
+    def note(self, op: str, target: Any, args: Any, kwargs: Any = None) -> Any:
+        """Note an operation, as a node of torch.fx names it, and return what stands for its result."""
+
+    def answer(self, value: Symbol, ask: Callable[[Any], Any]) -> Any:
+        """Return what Python asks of a value that steers a forward."""
+
+    def fail(self, problem: str) -> NoReturn:
+        """Say that a forward cannot be followed."""
+
+
+class Symbol:
+    """What stands for a value in a forward: every use is noted in the graph, and computed for two examples.
+
+    It passes for an instance of the value's type.
+    """
+
+    def __init__(self, following: Notes, node: fx.Node) -> None:
+        self.__dict__.update(following=following, node=node)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self.node.meta["examples"][0])
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        following = next(symbols_in((args, kwargs))).following
+        if is_tensor_method_or_property(function):
+            return following.note("call_method", function.__name__, args, kwargs)
+        return following.note("call_function", function, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        known = getattr(self.node.meta["examples"][0], name)  # or AttributeError, as it would be
+        if callable(known):
+            return lambda *args, **kwargs: self.following.note("call_method", name, (self, *args), kwargs)
+        return self.following.note("call_function", getattr, (self, name))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self.following.fail(f"sets {name!r} of a tensor")
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self.following.note("call_function", operator.getitem, (self, i)) for i in range(len(self))])
+
+    def __len__(self) -> int:
+        return int(self.following.answer(self, len))
+
+    def __bool__(self) -> bool:
+        return bool(self.following.answer(self, bool))
+
+    def __int__(self) -> int:
+        return int(self.following.answer(self, int))
+
+    def __float__(self) -> float:
+        return float(self.following.answer(self, float))
+
+    def __index__(self) -> int:
+        return int(self.following.answer(self, operator.index))
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"Symbol({self.node})"
+
+
+def _operation(name: str, swapped: bool = False) -> Callable[..., Any]:
+    function = getattr(operator, name)
+
+    def noted(self: Symbol, *others: Any) -> Any:
+        return self.following.note("call_function", function, (*others, self) if swapped else (self, *others))
+
+    return noted
+
+
+for _name in OPERATORS:
+    setattr(Symbol, f"__{_name.rstrip('_')}__", _operation(_name))
+    setattr(Symbol, f"__r{_name.rstrip('_')}__", _operation(_name, swapped=True))
+
+
+def symbols_in(value: Any) -> Iterator[Symbol]:
+    """Yield what stands for values in arguments."""
+    if type(value) is Symbol:
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from symbols_in(item)
+    elif isinstance(value, Mapping):
+        yield from symbols_in(list(value.values()))
+    elif isinstance(value, slice):
+        yield from symbols_in((value.start, value.stop, value.step))
+
+
+@contextmanager
+def patched(following: Notes) -> Iterator[None]:
+    """Let calls of modules, their tensors, and functions that make tensors of sizes ask `following` first."""
+    call, attribute, given = nn.Module.__call__, nn.Module.__getattr__, nn.Module.__setattr__
+    apply = vars(torch.autograd.Function)["apply"]
+    makers: set[Any] = {*_device_constructors(), *DRAWN}
+    named: dict[str, Any] = {name: maker for maker in makers if getattr(torch, name := maker.__name__, None) is maker}
+
+    def noting(maker: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(maker)
+        def made(*args: Any, **kwargs: Any) -> Any:
+            if following.is_computing or not (maker in DRAWN or any(True for _ in symbols_in((args, kwargs)))):
+                return maker(*args, **kwargs)
+            return following.note("call_function", maker, args, kwargs)
+
+        return made
+
+    def applied(kind: type[torch.autograd.Function], *args: Any) -> Any:
+        function = apply.__get__(None, kind)
+        if following.is_computing:
+            return function(*args)
+        return following.note("call_function", function, args, {})
+
+    def put(self: nn.Module, name: str, value: Any) -> None:
+        if type(value) is Symbol and name in self._buffers:
+            following.fail(f"gives {name!r} a new value: change it in place, self.{name}.copy_(...)")
+        given(self, name, value)
+
+    asked: Any = nn.Module
+    asked.__call__ = lambda self, *args, **kwargs: following.call(self, call, args, kwargs)
+    asked.__setattr__ = put
+    asked.__getattr__ = lambda self, name: following.attribute(self, attribute(self, name))
+    torch.autograd.Function.apply = classmethod(applied)
+    for name, maker in named.items():
+        setattr(torch, name, noting(maker))
+    try:
+        yield
+    finally:
+        asked.__call__, asked.__getattr__, asked.__setattr__ = call, attribute, given
+        torch.autograd.Function.apply = apply
+        for name, maker in named.items():
+            setattr(torch, name, maker)

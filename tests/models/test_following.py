@@ -1,0 +1,266 @@
+"""Forwards that are followed: what tracing does not see by itself is kept, or refused with the layer and why."""
+
+import contextlib
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.models.faithful import difference
+from sfl_sim.models.traced import sequence_of
+
+
+def net(run, **parts):
+    """A module with three linear layers of width 4, these parts and this forward."""
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.fc = (nn.Linear(4, 4) for _ in range(3))
+            for name, part in parts.items():
+                self.register_buffer(name, part) if isinstance(part, torch.Tensor) else setattr(self, name, part)
+
+        def forward(self, x):
+            return run(self, x)
+
+    torch.manual_seed(0)
+    return Own()
+
+
+def moved(module, shape=(4,), steps=1):
+    """Train the layers of a module on a batch; gives the names of what has changed."""
+    layers, x = sequence_of(module, shape).train(), torch.randn(8, *shape, generator=torch.Generator().manual_seed(1))
+    before = {name: tensor.clone() for name, tensor in layers.state_dict().items()}
+    optimiser = torch.optim.SGD(layers.parameters(), 0.1)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        layers(x).square().sum().backward()
+        optimiser.step()
+    after = layers.state_dict()
+    return {name.partition(".")[2] for name in after if not torch.equal(before[name], after[name])}
+
+
+def without_gradients(self, x):
+    with torch.no_grad():
+        x = self.b(self.a(x).relu())
+    return self.fc(x)
+
+
+def keeping(self, x):
+    h = self.a(x).relu()
+    out = self.fc(h)
+    self.projected = self.b(h)
+    return out
+
+
+def averaging(self, x):
+    h = self.a(x)
+    self.centre.mul_(0.9).add_(0.1 * h.detach().mean(0))
+    return self.fc(self.b(h - self.centre).relu())
+
+
+def test_what_is_computed_without_gradients_is_not_trained():
+    assert moved(net(without_gradients)) == {"fc.weight", "fc.bias"}
+
+
+def test_the_output_is_what_is_returned_and_not_what_is_kept():
+    assert moved(net(keeping)) == {"a.weight", "a.bias", "fc.weight", "fc.bias"}
+
+
+def test_what_no_layer_uses_is_held_by_the_last_one():
+    module = net(lambda self, x: self.fc(self.a(x).relu()), unused=nn.Linear(4, 2))
+    layers = sequence_of(module, (4,))
+    assert {name.partition(".")[2] for name in layers.state_dict()} == module.state_dict().keys()
+    assert [sum(1 for _ in layer.parameters()) for layer in layers] == [2, 6]
+
+
+def test_an_average_that_is_kept_in_place_decays_and_adds_up():
+    module = net(averaging, centre=torch.ones(4))
+    with torch.no_grad():
+        module.a.weight.zero_()
+        module.a.bias.zero_()
+    layers = sequence_of(module, (4,)).train()
+    for _ in range(2):
+        layers(torch.ones(2, 4))
+    assert torch.allclose(layers.state_dict()["a.centre"], torch.full((4,), 0.9**2))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_dropout_stays_in_the_mode_that_it_is_given(training):
+    layers = sequence_of(
+        net(lambda self, x: self.fc(self.a(functional.dropout(x, 0.5, training=training)).tanh())), (4,)
+    )
+    x = torch.ones(20, 4)
+    for mode in (True, False):
+        layers.train(mode)
+        assert torch.equal(layers(x), layers(x)) is not training
+
+
+def test_what_a_mode_decides_follows_the_mode():
+    def run(self, x):
+        q = self.a(x)
+        return self.fc(functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5 if self.training else 0.0))
+
+    layers = sequence_of(net(run), (6, 4))
+    x = torch.ones(2, 6, 4)
+    assert not torch.equal(layers.train()(x), layers(x))
+    assert torch.equal(layers.eval()(x), layers(x))
+
+
+def test_a_norm_that_its_module_keeps_in_evaluation_learns_no_statistics():
+    class Frozen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.norm, self.fc = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)
+
+        def train(self, mode=True):
+            super().train(mode)
+            self.norm.eval()
+            return self
+
+        def forward(self, x):
+            return self.fc(self.norm(self.a(x)).relu())
+
+    assert not any("running" in name for name in moved(Frozen()))
+
+
+def test_hooks_of_the_whole_act():
+    module = net(lambda self, x: self.fc(self.a(x).relu()))
+    module.register_forward_pre_hook(lambda module, args: (args[0] * 0,))
+    assert "a.weight" not in moved(module)
+
+
+def test_positions_are_made_where_they_are_needed():
+    def run(self, x):
+        places = torch.arange(x.shape[1])
+        x = self.a(x) + self.table(places)
+        return self.fc(self.b(x).relu() + self.scale[: x.shape[1], None] * places[:, None])
+
+    module = net(run, table=nn.Embedding(8, 4), scale=torch.ones(8))
+    layers = sequence_of(module, (6, 4))
+    assert list(layers._modules) == ["a", "table", "b", "fc"]
+    x = torch.randn(5, 6, 4)
+    assert torch.equal(layers(x), module(x))
+
+
+class Block(nn.Module):
+    """Takes a mask and angles beside its input, as blocks of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x, mask, angles):
+        return x + (self.inner(x).relu() * mask[..., None]) * angles
+
+
+class Angles(nn.Module):
+    """Asks its input for type and device alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rates", torch.linspace(0.5, 1, 4), persistent=False)
+
+    def forward(self, x, places):
+        return (places[:, None] * self.rates).cos().to(x.dtype)
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.angles, self.head = nn.Embedding(16, 4), Angles(), nn.Linear(4, 3)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, tokens, mask=None):
+        n, length = tokens.shape
+        if mask is None:
+            mask = torch.ones(n, length, device=tokens.device)
+        x = self.table(tokens)
+        angles = self.angles(x, torch.arange(length, device=x.device))
+        if torch.all(mask == 1):
+            mask = mask * 2
+        for block in self.blocks:
+            x = block(x, mask, angles)
+        return {"logits": self.head(x[:, -1])}
+
+
+def test_blocks_are_cut_apart_whose_masks_and_angles_no_samples_change():
+    torch.manual_seed(0)
+    module = Decoder()
+    layers = sequence_of(module, (6,))
+    assert list(layers._modules) == ["table", "blocks_0_inner", "blocks_1_inner", "blocks_2_inner", "head"]
+    tokens = torch.randint(0, 16, (5, 6))
+    assert torch.equal(layers(tokens), module(tokens)["logits"])
+    assert not any("angles" in name for name in layers.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("run", "problem"),
+    [
+        (lambda self, x: self.fc(self.a(x) if torch.rand(()).item() < 0.5 else x), "where Python decides"),
+        (lambda self, x: self.fc(self.a(x)[: len(x) if len(x) > 2 else 1]), "how many samples"),
+        (lambda self, x: setattr(self, "seen", 0.9 * self.seen) or self.fc(self.a(x) - self.seen), "'seen'"),
+        (lambda self, x: setattr(self, "steps", self.steps + 1) or self.fc(self.a(x) * self.steps), "'steps'"),
+        (lambda self, x: self.plain.add_(1) is None or self.fc(self.a(x) - self.plain), "no buffer"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_kept_is_refused_by_name(run, problem):
+    module = net(run, seen=torch.ones(4))
+    module.__dict__.update(steps=0, plain=torch.zeros(4))
+    with pytest.raises(ScenarioError, match=problem) as refused:
+        sequence_of(module, (4,))
+    assert refused.value.key == "model.factory"
+
+
+class Step(nn.Module):
+    """One of the ways in which networks go on."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.norm, self.many = nn.BatchNorm1d(4), nn.ModuleList([nn.Linear(4, 4), nn.Tanh()])
+
+    def forward(self, x):
+        if self.kind == "chain":
+            return self.b(self.a(x).relu())
+        if self.kind == "residual":
+            return x + self.b(self.norm(self.a(x)).relu())
+        if self.kind == "branches":
+            return torch.cat([self.a(x)[:, :2], self.b(x).chunk(2, 1)[0]], 1)
+        if self.kind == "drops":
+            return self.b(functional.dropout(self.a(x), 0.3, self.training))
+        if self.kind == "list":
+            for layer in self.many:
+                x = layer(x)
+            return x.view(len(x), -1)
+        with torch.no_grad() if self.kind == "frozen" else contextlib.nullcontext():
+            x = self.a(x)
+        return self.b(x).mul_(0.5)
+
+
+class Steps(nn.Module):
+    def __init__(self, kinds):
+        super().__init__()
+        self.steps, self.fc = nn.Sequential(*map(Step, kinds)), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.fc(self.steps(x))
+
+
+KINDS = st.sampled_from(["chain", "residual", "branches", "drops", "list", "frozen", "in place"])
+
+
+@settings(max_examples=15)  # a second each
+@given(kinds=st.lists(KINDS, min_size=1, max_size=4), mode=st.booleans())
+def test_what_is_cut_is_trained_as_the_whole_to_the_bit(kinds, mode):
+    torch.manual_seed(0)
+    module = Steps(kinds).train(mode)
+    layers = sequence_of(module, (4,))
+    assert len(layers) > 1
+    assert difference(module, layers, torch.randn(3, 4), last_bits=0) is None
+    assert module.training is mode
