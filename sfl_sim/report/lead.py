@@ -2,7 +2,8 @@
 
 One rule for all. Compared are medians over seeds, written as tables write them: what reads alike is equal. A seed that
 never gets to a target is infinitely late; who gets there with fewer than half of the seeds has no number. How sure a
-lead is follows seed by seed, over the seeds that both have. A ratio is that of the two numbers before it.
+lead is follows seed by seed, over the seeds that both have. A ratio is that of the two medians beside it (`times`), and
+there is none where a seed of either misses the target: how many reach it is told instead. Tables have the same rule.
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ def lead(
     """The sentence on who is first and who is next, and with how many seeds that is so; none without numbers.
 
     Its facts are `compared`, `medians` by label, the labels `first` and `next`, and by label how many seeds reach the
-    target, and of how many, if not all do (`late`); of the seeds that the first and the next have in common, their
-    number, and with how many the first is ahead, or as good (`seeds`, `ahead`, `level`).
+    target, and of how many, if not all do (`late`); how many times as much the next has (`times`), where it is said;
+    of the seeds that the first and the next have in common, their number, and with how many the first is ahead, or as
+    good (`seeds`, `ahead`, `level`).
 
     Args:
         compared: what the numbers are.
@@ -108,10 +110,10 @@ def lead(
     clauses = [few_of([name(label) for label in first]) + escape(f" {has} the {compared.best} {compared.name}, ")]
     clauses[0] += number(first[0])
     if rest:
-        ratio = medians[rest[0]] / medians[first[0]] if medians[first[0]] > 0 else math.nan
-        times = f", {ratio:.2f} times as much" if ratio > 1 and not compared.more_is_better else ""
-        clauses.append("the next is " + name(rest[0]) + " with " + number(rest[0]) + times)
-        facts["next"] = rest[0]
+        ratio = times(known[rest[0]], known[first[0]])
+        as_much = f", {ratio:.2f} times as much" if ratio > 1 and not compared.more_is_better else ""
+        clauses.append("the next is " + name(rest[0]) + " with " + number(rest[0]) + as_much)
+        facts |= {"next": rest[0]} | ({"times": ratio} if as_much else {})
     if rest and len(first) == 1:
         facts |= (agreement := _agreement(compared, known[first[0]], known[rest[0]]))
         clauses.append(Markup(_agreeing(**agreement)))
@@ -122,6 +124,14 @@ def lead(
         half = f" with more than half of {some} seeds" if any(late[label][0] for label in never) else ""
         clauses.append(few_of([name(label) for label in never]) + escape(f" {does} not reach {compared.target}{half}"))
     return [Sentence(capitalised(Markup("; ").join(clauses)) + ".", facts)]
+
+
+def times(ours: pd.Series, theirs: pd.Series) -> float:
+    """How many times as much we have as they, by medians over seeds; NaN if a seed of either never gets there."""
+    both = [numbers.dropna() for numbers in (ours, theirs)]
+    on_time = all(len(numbers) and np.isfinite(numbers).all() for numbers in both)
+    (above, below) = (float(numbers.median()) for numbers in both)
+    return above / below if on_time and below > 0 else math.nan
 
 
 def _agreement(compared: Compared, ours: pd.Series, theirs: pd.Series) -> dict[str, int]:

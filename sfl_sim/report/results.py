@@ -13,6 +13,7 @@ from markupsafe import escape
 
 from sfl_sim.metrics.scores import LAST_ROUNDS, MORE_SCORES, SCORES, paper_like
 from sfl_sim.report.display import plural, points, tenths
+from sfl_sim.report.lead import times
 from sfl_sim.report.load import SUMMARY_NUMBERS, TABLES
 from sfl_sim.report.panel import Cell, Column, Table, by_variant, columns_of
 from sfl_sim.scenario.given import METRICS
@@ -36,9 +37,9 @@ SPENT = ["simulated_s", "bytes_up", "bytes_down", "joule"]
 SHARES = [*SCORES, "client_accuracy", "performance_gap"]
 """Numbers that are known after every round."""
 TO_TARGET = ["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]
-PAIRED = (
-    "Speed-ups are paired by seed, and so is their ±: variants are compared by them. The ± of times and bytes is that "
-    "over seeds, each with clients of its own."
+OF_MEDIANS = (
+    "A speed-up is the ratio of the two medians beside it; there is none where a seed of either variant misses the "
+    "target. The ± is that over seeds, each with clients of its own."
 )
 PAPER = (
     f"In each round the median over seeds, then median ± standard deviation over the last {LAST_ROUNDS} "
@@ -220,21 +221,11 @@ class Aim:
         """Variant that the others are compared with: the reference, or else the slowest that reaches the target."""
         return self.reference or next(reversed(self.ranking), None)
 
-    def ratios(self, variant: ShownVariant, cost: ToTarget) -> pd.Series:
-        """Divide, by seed, what the baseline needs by what a variant needs: 0 or infinite if only one gets there.
-
-        Seed by seed, since variants share the clients of a seed; seeds that neither finishes say nothing.
-        """
-        if self.baseline is None:
-            return pd.Series(dtype=float)
-        ours, theirs = (cost.of_seeds(self.seeds(one)) for one in (variant, self.baseline))
-        return (theirs / ours).dropna()
-
     def speedup(self, variant: ShownVariant, cost: ToTarget) -> float:
-        """The median of the ratios; NaN if the variant or the baseline does not reach the target."""
-        compared = [variant, self.baseline] if self.baseline else []
-        reaching = compared and all(math.isfinite(cost.median(self.seeds(one))) for one in compared)
-        return float(self.ratios(variant, cost).median()) if reaching else math.nan
+        """How many times as much the baseline needs as a variant (`lead.times`); NaN without a baseline."""
+        if self.baseline is None:
+            return math.nan
+        return times(*(cost.of_seeds(self.seeds(each)) for each in (self.baseline, variant)))
 
     @property
     def name(self) -> str:
@@ -311,15 +302,14 @@ def target_table(aim: Aim) -> Table:
         costs = [cell for cost in (TIME, ROUNDS) for cell in (cost.cell(seeds), _speedup(aim, variant, cost))]
         rows.append([Cell(variant.html), *costs, BYTES.cell(seeds), BEST.cell(seeds)])
     several = aim.summary["seed"].nunique() > 1
-    return Table(titles, rows, note=PAIRED if several else "One seed, of unknown spread.")
+    return Table(titles, rows, note=OF_MEDIANS if several else "One seed, of unknown spread.")
 
 
 def _speedup(aim: Aim, variant: ShownVariant, cost: ToTarget) -> Cell:
     if variant is aim.baseline:
         return Cell(factor(1), "baseline")
-    ratios, median = aim.ratios(variant, cost), aim.speedup(variant, cost)
-    varied = ratios.nunique() > 1 and ratios.between(0, math.inf, inclusive="neither").all()
-    return Cell(factor(median), f"± {factor(ratios.std())}" if varied else "") if median > 0 else Cell("–")
+    ratio = aim.speedup(variant, cost)
+    return Cell("–" if math.isnan(ratio) else factor(ratio))
 
 
 def factor(number: float) -> str:

@@ -32,7 +32,7 @@ def said(compared: Compared, numbers: dict[str, list[float]], **more: Any) -> le
     ("compared", "numbers", "facts", "words"),
     [
         (TIME, {"b": [15, 30, 60], "a": [10, 20, 30]},
-         {"first": ["a"], "next": "b", "seeds": 3, "ahead": 3}, ["20 s", "30 s", "1.50", "3 of 3 seeds"]),
+         {"first": ["a"], "next": "b", "seeds": 3, "ahead": 3, "times": 1.5}, ["20 s", "30 s", "1.50", "3 of 3 seeds"]),
         (TIME, {"a": [10, 20, 30], "b": [15, 19, 60]},
          {"first": ["b"], "next": "a", "seeds": 3, "ahead": 1}, ["19 s", "20 s", "1 of 3 seeds"]),
         (TIME, {"a": [1], "b": [2]}, {"first": ["a"], "ahead": 1, "seeds": 1}, ["one seed"]),
@@ -43,7 +43,7 @@ def said(compared: Compared, numbers: dict[str, list[float]], **more: Any) -> le
         (TIME, {"a": [60, 80, 80], "b": [60.0002, 90, 90]}, {"ahead": 2, "level": 1}, ["2 of 3 seeds", "with 1"]),
         # A seed that misses the target is told, and one that has no number is left out.
         (TIME, {"a": [10, 20, NEVER], "b": [30, 40, 50]},
-         {"first": ["a"], "late": {"a": (2, 3)}, "ahead": 2}, ["2 of 3 seeds", "40 s"]),
+         {"first": ["a"], "late": {"a": (2, 3)}, "ahead": 2, "times": None}, ["2 of 3 seeds", "40 s"]),
         (TIME, {"a": [10, math.nan], "b": [20, 20]}, {"first": ["a"], "seeds": 1, "late": {}}, ["one seed"]),
         (TIME, {"a": [10, 20], "b": [NEVER, NEVER]}, {"first": ["a"], "late": {"b": (0, 2)}}, ["b does not reach"]),
         (TIME, {"a": [10, 20], "b": [9, NEVER]}, {"first": ["a"], "late": {"b": (1, 2)}}, ["more than half of its"]),

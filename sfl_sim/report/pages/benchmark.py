@@ -15,7 +15,7 @@ from sfl_sim.metrics.choices import interval, non_dominated, ranks
 from sfl_sim.report import figures, style
 from sfl_sim.report.display import data_size, data_unit, duration, percent, plural, points, prefixed, time_unit
 from sfl_sim.report.html_page import write_page
-from sfl_sim.report.lead import Compared, lead
+from sfl_sim.report.lead import Compared, lead, times
 from sfl_sim.report.load import BENCHMARK, OWN_LINKS
 from sfl_sim.report.panel import Cell, Column, Drawing, Panel, Table, by_variant
 from sfl_sim.report.results import ToTarget, factor
@@ -83,9 +83,13 @@ class BenchmarkTable:
         has_run = self.own.pivot(index="seed", columns="variant", values="score")[self.variants].notna()
         return wide.mask(has_run & wide.isna(), math.inf) if late else wide
 
+    def needed(self, column: str) -> pd.DataFrame:
+        """What each variant needs, by seed: a target that was missed is infinitely late."""
+        return self.by_seed(column, late=column.endswith("_to_target"))
+
     def medians(self, column: str) -> pd.Series:
         """The median over seeds of each variant; that of a target is infinite if at least half of the seeds miss it."""
-        return self.by_seed(column, late=column.endswith("_to_target")).median()
+        return self.needed(column).median()
 
 
 def load_compared(folder: Path) -> BenchmarkTable:
@@ -222,7 +226,7 @@ def panels(benchmark: BenchmarkTable) -> list[Panel]:
         made.append(Panel("On other links", LINKS, tables=[on_links(benchmark, others)]))
     caption = (
         f"Accuracy: how many points more than {benchmark.reference}, seed by seed, with a 95 % interval. All else: how "
-        "many times as much, by medians."
+        "many times as much, by medians; –: a seed of either misses the target."
     )
     return [*made, Panel(f"Beside {benchmark.reference}", caption, tables=[beside_reference(benchmark)])]
 
@@ -286,16 +290,16 @@ def on_links(benchmark: BenchmarkTable, others: Sequence[str]) -> Table:
 def beside_reference(benchmark: BenchmarkTable) -> Table:
     """Tabulate what each method has more than the reference, how many times as much it needs, and what it spares."""
     rows, scores = [], benchmark.by_seed("score")
+    needed = [benchmark.needed(key) for key in ("client_memory_bytes", "seconds_to_target", "bytes_to_target")]
     for name in benchmark.variants:
         own, more = benchmark.of(name), scores[name] - scores[benchmark.reference]
         low, high = interval(more.dropna())
-        needed = map(benchmark.medians, ("client_memory_bytes", "seconds_to_target", "bytes_to_target"))
-        ratios = [numbers[name] / numbers[benchmark.reference] for numbers in needed]
+        ratios = [times(numbers[name], numbers[benchmark.reference]) for numbers in needed]
         spared = [words for traits, words in WHAT if all(own[key].iloc[0] == value for key, value in traits.items())]
         rows.append(
             [
                 Cell(name), Cell(points(more.mean()), f"{points(low)} to {points(high)}" if math.isfinite(low) else ""),
-                *(Cell(factor(ratio) if 0 < ratio < math.inf else "–") for ratio in ratios), Cell(", ".join(spared)),
+                *(Cell("–" if math.isnan(ratio) else factor(ratio)) for ratio in ratios), Cell(", ".join(spared)),
             ]
         )  # fmt: skip
     titles = ["Variant", "Accuracy (points)", "Client memory", "Time to target", "Bytes to target", "What it is like"]
