@@ -83,7 +83,9 @@ def label_divergence(counts: NDArray[np.int64]) -> NDArray[np.float64]:
         counts: (C, L) samples of each label that each client holds.
 
     Returns:
-        (C,) in bits: 0 for equal distributions, 1 for disjoint ones; NaN for a client without samples.
+        (C,) in bits: 0 for equal distributions, and less than 1, since the client's own samples are among all: two
+        clients with a label each have 0.311, ten 0.758. It depends on the number of clients, and a large one has less:
+        of 5 and 500 samples of a label each, 0.960 and 0.005. NaN for a client without samples.
     """
     from scipy.spatial.distance import jensenshannon  # type: ignore[import-untyped]  # takes 0.2 s to import
 

@@ -88,10 +88,22 @@ def test_values_in_closed_form():
     assert label_divergence(np.array([[10, 0], [0, 10], [7, 7]])) == pytest.approx([expected, expected, 0])
 
 
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        (np.eye(2), [0.3113, 0.3113]),  # log2(4/3) / 2 + (log2(2/3) / 2 + log2(2) / 2) / 2
+        (np.eye(10), [0.7583] * 10),  # own label: 11 of 20
+        (np.diag([5, 500]), [0.9599, 0.0050]),
+    ],
+)
+def test_clients_that_share_no_label_stay_below_one_bit_by_their_number_and_sizes(counts, expected):
+    assert label_divergence(counts.astype(int)) == pytest.approx(expected, abs=5e-5)
+
+
 @given(st.lists(st.lists(st.integers(0, 500), min_size=3, max_size=3), min_size=1, max_size=6))
 def test_it_lies_between_equal_and_disjoint_and_is_unknown_for_a_client_without_samples(counts):
     counts = np.array([*counts, [1, 2, 3]])
     divergence = label_divergence(counts)
     assert np.array_equal(np.isnan(divergence), counts.sum(axis=1) == 0)
-    assert ((divergence >= 0) & (divergence <= 1))[counts.sum(axis=1) > 0].all()
+    assert ((divergence >= 0) & (divergence < 1))[counts.sum(axis=1) > 0].all()
     assert label_divergence(counts[-1:]) == pytest.approx([0])

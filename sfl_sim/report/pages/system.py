@@ -248,7 +248,10 @@ MAX_CLIENTS = 400
 MAX_CLIENT_TICKS = 30
 Held = list[tuple[list[Markup], pd.DataFrame]]
 """Tables of label counts (clients x labels), each with the names of the variants that have it."""
-READING = "Over clients: least · median · most. Divergence (Jensen-Shannon, bits): mean · most."
+READING = (
+    "Over clients: least · median · most. Divergence (Jensen-Shannon, bits): mean · most, of each client from all "
+    "samples together, its own among them: it depends on the number of clients and on their sizes."
+)
 
 
 holdings_panels: Declared[Held] = Declared(
