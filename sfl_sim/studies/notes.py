@@ -110,7 +110,7 @@ def _of_clients(experiment: Experiment) -> Iterator[ScenarioError]:
 
 
 def _of_outputs(experiment: Experiment) -> Iterator[ScenarioError]:
-    """Generate the note that a user's own network ends with what the loss does itself: a softmax, or a sigmoid.
+    """Generate the note that a user's own network ends with a softmax or a sigmoid, and its loss wants what is before.
 
     The outputs of a softmax are not negative and have the sum 1. Those of a sigmoid are between 0 and 1, also with
     weights ten times as large, which none of a linear layer are.
@@ -123,15 +123,16 @@ def _of_outputs(experiment: Experiment) -> Iterator[ScenarioError]:
     images = Images(dataset, torch.device("cpu"), network.dtype, channels_last=network.channels_last, augment=False)
     x = images.prepare(images.x[:GLANCE])
     outputs = whole(x, training=False).float()
-    if dataset.goal is Goal.LABEL_SET:
-        whole.flat.mul_(10)
-        larger = whole(x, training=False)
-        ending, shows = "sigmoid", [outputs > 0, outputs < 1, larger >= 0, larger <= 1]
-    else:
-        sums = outputs.sum(dim=1 if dataset.goal is Goal.PIXELS else -1)
-        ending, shows = "softmax", [outputs >= 0, (sums - 1).abs() < 1e-2]
-    if all(bool(sign.all()) for sign in shows):
-        problem = f"ends with a {ending}, which {loss} applies once more: leave it out"
+    whole.flat.mul_(10)
+    larger = whole(x, training=False)
+    sums = outputs.sum(dim=1 if dataset.goal is Goal.PIXELS else -1)
+    endings = {
+        "softmax": [outputs >= 0, (sums - 1).abs() < 1e-2],
+        "sigmoid": [outputs > 0, outputs < 1, larger >= 0, larger <= 1],
+    }
+    seen = [ending for ending, signs in endings.items() if all(bool(sign.all()) for sign in signs)]
+    if seen:
+        problem = f"ends with a {seen[0]}, and {loss} wants the scores before it, of any size: leave it out"
         yield ScenarioError(problem, key="model.factory", found=network.name)
 
 

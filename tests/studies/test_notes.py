@@ -56,14 +56,14 @@ def test_labels_that_are_learned_as_something_else_are_noted(y, model, keys):
     [
         (Y, nn.Softmax(1), ["model.factory"]),
         (Y, nn.LogSoftmax(1), []),
-        (Y, nn.Sigmoid(), []),
+        (Y, nn.Sigmoid(), ["model.factory"]),
         (Y, nn.ReLU(), []),
         (FLAGS, nn.Sigmoid(), ["model.factory"]),
         (FLAGS, nn.Softplus(), []),
         (FLAGS, nn.Tanh(), []),
     ],
 )
-def test_a_network_that_ends_with_what_the_loss_does_is_noted(y, end, keys):
+def test_a_network_whose_scores_are_squashed_before_the_loss_is_noted(y, end, keys):
     assert noted(y=y, model=mlp(end)) == keys
 
 
