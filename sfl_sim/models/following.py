@@ -53,6 +53,9 @@ class Following:
     - `path`: the opened module whose forward was running.
     - `learns`: gradients were enabled.
 
+    Attributes:
+        asks_for_one: True if Python has decided by whether there is more than one sample.
+
     Args:
         module: is changed as a forward changes it; give a copy.
         opened: paths of the modules that are followed, `""` for `module`, which is always.
@@ -66,6 +69,7 @@ class Following:
         self.module = module
         self.graph = fx.Graph()
         self.constants: dict[str, Any] = {}
+        self.asks_for_one = False
         self._paths = {inner: path for path, inner in module.named_modules()}
         tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
         self._tensors = {id(tensor): name for name, tensor in reversed(tensors)}
@@ -182,12 +186,14 @@ class Following:
             return self._node("call_function", in_mode, (mode, trained, evaluated), {}, (trained,) * 2, fixed=True)
 
     def _compares_counts(self, node: fx.Node) -> bool:
-        """Return True if a number of samples is held against a number that is not computed from it."""
-        return (
-            not isinstance(node.meta["examples"][0], Tensor | torch.dtype | torch.device)
-            and any(not isinstance(arg, fx.Node) and isinstance(arg, int | float) for arg in node.args)
-            and any(isinstance(source.meta["examples"][0], int) for source in node.all_input_nodes)
-        )
+        """Return True if a number of samples is held against a number other than 0 and 1, for which it is not tried."""
+        if isinstance(node.meta["examples"][0], Tensor | torch.dtype | torch.device):
+            return False
+        numbers = [arg for arg in node.args if isinstance(arg, int | float)]
+        if not numbers or not any(isinstance(source.meta["examples"][0], int) for source in node.all_input_nodes):
+            return False
+        self.asks_for_one = True
+        return not set(numbers) <= {0, 1}
 
     # ---- nodes ----
 

@@ -11,7 +11,6 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import fx, nn
 from torch.overrides import is_tensor_method_or_property
-from torch.utils._device import _device_constructors
 
 IN_PLACE = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "iand", "ior", "ixor", "ipow", "setitem")
 OPERATORS = (
@@ -132,11 +131,15 @@ def symbols_in(value: Any) -> Iterator[Symbol]:
 
 @contextmanager
 def patched(following: Notes) -> Iterator[None]:
-    """Let calls of modules, their tensors, and functions that make tensors of sizes ask `following` first."""
+    """Let calls of modules, their tensors, and functions of torch ask `following` first.
+
+    Functions would ask symbols themselves, but for those that make tensors of sizes; and some take a symbol that passes
+    for a tensor for a number, and read memory that it does not have.
+    """
     call, attribute, given = nn.Module.__call__, nn.Module.__getattr__, nn.Module.__setattr__
     apply = vars(torch.autograd.Function)["apply"]
-    makers: set[Any] = {*_device_constructors(), *DRAWN}
-    named: dict[str, Any] = {name: maker for maker in makers if getattr(torch, name := maker.__name__, None) is maker}
+    functions = {name: getattr(torch, name) for name in {*dir(torch._C._VariableFunctions), "tensor", "finfo", "iinfo"}
+                 if name in torch.__dict__ and not name.startswith("_")}  # fmt: skip
 
     def noting(maker: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(maker)
@@ -163,12 +166,12 @@ def patched(following: Notes) -> Iterator[None]:
     asked.__setattr__ = put
     asked.__getattr__ = lambda self, name: following.attribute(self, attribute(self, name))
     torch.autograd.Function.apply = classmethod(applied)
-    for name, maker in named.items():
+    for name, maker in functions.items():
         setattr(torch, name, noting(maker))
     try:
         yield
     finally:
         asked.__call__, asked.__getattr__, asked.__setattr__ = call, attribute, given
         torch.autograd.Function.apply = apply
-        for name, maker in named.items():
+        for name, maker in functions.items():
             setattr(torch, name, maker)

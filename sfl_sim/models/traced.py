@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from sfl_sim.errors import ScenarioError, in_short
-from sfl_sim.models.faithful import difference
+from sfl_sim.models.faithful import answer_of, difference
 from sfl_sim.models.following import BATCHES, CannotFollowError, Following
 from sfl_sim.models.layers import Shape, Stretch
 from sfl_sim.models.splitting import LayerPlan, Layers
@@ -116,11 +116,14 @@ class CuttingPlan:
             if layers.sharing:
                 problem = (
                     f"can be cut nowhere: the same weights ({layers.sharing}) are used in its first layer and its last"
+                    ", and a cut would train them apart: untie them"
                 )
             reason = next(filter(None, closed.values()), "")
             raise ScenarioError(f"{problem}{reason and f' ({reason})'}; give {WRAPPER}", key=KEY, found=name)
         found = cls(parts_of(module), _with_all(module, layers.cuts(modes)))
         apart = difference(module, found.applied_to(module), samples[0])
+        if not apart and layers.followed.asks_for_one:
+            apart = _apart_for_one(module, found.applied_to(module), samples[0][:1])
         if apart:
             raise ScenarioError(f"is trained otherwise once it is cut: {apart}; give {WRAPPER}", key=KEY, found=name)
         return found
@@ -133,6 +136,14 @@ class CuttingPlan:
 def sequence_of(module: nn.Module, input_shape: Shape) -> nn.Sequential:
     """Make a sequence of layers of a module, with the module's own weights, as `CuttingPlan` finds them."""
     return CuttingPlan.of(module, input_shape).applied_to(module)
+
+
+def _apart_for_one(module: nn.Module, layers: nn.Sequential, sample: Tensor) -> str | None:
+    """Say that layers answer otherwise than a module if there is a single sample; None if they do not."""
+    whole, cut = copy.deepcopy(module).eval(), copy.deepcopy(layers).eval()
+    with torch.no_grad():
+        same = torch.allclose(answer_of(whole(sample)), cut(sample), rtol=1e-4, atol=1e-5)
+    return None if same else "the output for a single sample differs"
 
 
 def is_plain_sequence(module: nn.Module) -> bool:

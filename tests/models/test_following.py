@@ -181,8 +181,8 @@ class Decoder(nn.Module):
             mask = torch.ones(n, length, device=tokens.device)
         x = self.table(tokens)
         angles = self.angles(x, torch.arange(length, device=x.device))
-        if torch.all(mask == 1):
-            mask = mask * 2
+        if torch.all(mask == 1) and (n != 1 or length > 0):
+            mask = torch.where(mask == 1, mask * 2, torch.finfo(x.dtype).min)
         for block in self.blocks:
             x = block(x, mask, angles)
         return {"logits": self.head(x[:, -1])}
