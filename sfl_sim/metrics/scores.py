@@ -96,6 +96,34 @@ def label_history(labels: pd.DataFrame) -> pd.DataFrame:
     return labels.pivot(index="round", columns="label", values="accuracy").sort_index()
 
 
+def label_ends(labels: pd.DataFrame) -> pd.DataFrame:
+    """The accuracy in [0, 1] of each label at the end of each run: the median of the run's last rounds.
+
+    Args:
+        labels: rows of labels.parquet, of any variants and seeds.
+
+    Returns:
+        A row for each variant, seed and tested label (`label`, `label_name`, `position`): its `accuracy`, and the
+        `chance`, which is 1 / number of the variant's labels.
+    """
+    last = labels.groupby(["variant", "seed"])["round"].transform("max")
+    late = labels[labels["round"] > last - LAST_ROUNDS].dropna(subset="accuracy")
+    by = ["variant", "seed", "label", "label_name", "position"]
+    ends = late.groupby(by, observed=True, sort=False, dropna=False)["accuracy"].median().reset_index()
+    return ends.assign(chance=1 / ends.groupby("variant", observed=True)["label"].transform("nunique"))
+
+
+def not_learned(ends: pd.DataFrame) -> pd.DataFrame:
+    """The labels that variants have not learned: the median over seeds of `label_ends` is below chance.
+
+    A row for each variant and such label: `variant`, `label`, `label_name`, `accuracy` and `chance`. Chance is that of
+    guessing one of the labels: that of tokens is another one.
+    """
+    by = ["variant", "label", "label_name"]
+    middle = ends.groupby(by, observed=True, sort=False)[["accuracy", "chance"]].median().reset_index()
+    return middle[middle["accuracy"] < middle["chance"]]
+
+
 def confusion_table(confusion: NDArray[np.int64]) -> pd.DataFrame:
     """List a confusion matrix row by row: the `share` of the samples of `true_label` answered as `predicted_label`.
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic_run import World, write_run
+from synthetic_run import LABELS, World, write_run
 
 from sfl_sim.report import figures
 from sfl_sim.report.frames import Frames, label_ranks, merge
@@ -112,15 +112,32 @@ def test_a_metric_of_one_s_own_has_a_figure(frames: Frames, folder: Path) -> Non
     assert [list(line.y) for line in figure.data] == [[0.125, 0.25, 0.375, 0.5]] * 2
 
 
-def test_of_many_variants_each_stands_before_the_others(eight: Frames) -> None:
-    alone = knowledge.accuracy_by_rank(eight, eight.variants[3:4])
-    together = knowledge.accuracy_by_rank(eight, eight.variants)
+def test_labels_are_categories_with_variants_side_by_side_and_seeds_as_points(frames: Frames) -> None:
+    figure = knowledge.accuracy_by(frames, frames.variants)
+    assert {trace.mode for trace in figure.data} == {"markers"}
+    assert list(figure.layout.xaxis.ticktext) == LABELS
+    hydra = frames.labels.query("variant == 'hydra, cyclic' and round > 25 and label_name == 'cat'")
+    by_seed = hydra.groupby("seed")["accuracy"].median()
 
-    medians = {trace.name: list(trace.y) for trace in together.select_traces({"mode": "lines"}) if trace.name}
-    others = [list(trace.y) for trace in alone.select_traces({"name": "another variant"})]
-    assert sorted(others) == sorted(y for name, y in medians.items() if name != eight.variants[3].label)
-    (shown,) = alone.select_traces({"name": eight.variants[3].label})
-    assert list(shown.y) == medians[eight.variants[3].label]
+    seeds, medians = (trace for trace in figure.select_traces({"name": "hydra, cyclic"}))
+    for trace, expected in ((seeds, by_seed), (medians, [by_seed.median()])):
+        cats = [index for index, name in enumerate(trace.customdata) if name == "cat"]
+        assert [trace.y[index] for index in cats] == pytest.approx([100 * accuracy for accuracy in expected])
+        assert {round(trace.x[index]) for index in cats} == {LABELS.index("cat")}
+    assert len({trace.x[0] for trace in figure.data if len(trace.x) == 10}) == len(frames.variants)
+    assert figure.layout.shapes[0].y0 == pytest.approx(10)  # chance
+
+
+def test_places_in_the_order_are_shown_where_variants_differ_in_it(frames: Frames) -> None:
+    def titles(each: Frames) -> list[str]:
+        return [panel.title for panel in knowledge.history_panels(each)]
+
+    alone = replace(frames, variants=frames.variants[1:])
+    assert len(titles(frames)) == len(titles(alone)) + 1
+    by_place = knowledge.accuracy_by(frames, frames.variants, "place")
+    assert list(by_place.layout.xaxis.ticktext) == [str(place) for place in range(1, 11)]
+    assert list(knowledge.label_history(alone, alone.variants[0]).data[0].y) == list(range(10))
+    assert list(knowledge.label_history(alone, alone.variants[0]).layout.yaxis.ticktext) == LABELS
 
 
 def test_the_bars_of_a_variant_add_up_to_its_mean_round(frames: Frames) -> None:

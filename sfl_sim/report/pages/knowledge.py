@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from sfl_sim.metrics.exit_metrics import achieved, achieved_by_rho, trade_off
-from sfl_sim.metrics.scores import LAST_ROUNDS
+from sfl_sim.metrics.scores import LAST_ROUNDS, SCORES, label_ends, not_learned
 from sfl_sim.report import display, figures, style
-from sfl_sim.report.figures import MAX_BANDS, MAX_NAMES, MAX_NARROW_BANDS
+from sfl_sim.report.display import listed, percent
+from sfl_sim.report.figures import MAX_NAMES, MAX_NARROW_BANDS
 from sfl_sim.report.frames import label_names, label_ranks
+from sfl_sim.report.lead import MAX_SPANS, Sentence
 from sfl_sim.report.pages.learning import against
 from sfl_sim.report.pages.one_round import drawn
 from sfl_sim.report.panel import Column, Declared, Panel, Table, by_variant, columns_of
@@ -34,49 +36,98 @@ if TYPE_CHECKING:
 MAX_ROUNDS, MAX_SNAPSHOTS, MAX_DOTS = 120, 400, 400
 FILMED_ROUNDS, MATRICES = 2, 5
 STRIP_SHARE = 0.56
-PALE = "#AEB6BF"
+MAX_LABELS = 4
+"""Largest number of labels that a sentence names."""
+SHARED = 0.8
+"""Share of the room of a label that variants share."""
+MIDDLE = {"size": 10}
+SEED: Any = {"marker": {"size": 5, "line": {"width": 0}}, "opacity": 0.5, "showlegend": False}
+"""Looks of the marks of medians and of seeds."""
+
+
+def knows_chance(frames: Frames) -> bool:
+    """Whether an answer is one of the labels, so that guessing is right once in their number."""
+    return frames.score == SCORES[0] and not frames.has_perplexity
+
+
+def unlearned(frames: Frames) -> list[Sentence]:
+    """Say in a sentence which labels variants have not learned (`scores.not_learned`); nothing if they know all."""
+    missed = not_learned(label_ends(frames.labels)) if knows_chance(frames) and len(frames.labels) else pd.DataFrame()
+    if missed.empty:
+        return []
+    clauses, labels = [], {}
+    for variant, own in of_each(missed, frames.variants):
+        if len(own):
+            labels[variant.label] = list(own["label_name"])
+            clauses.append(variant.html + " has not learned " + _some_labels(labels[variant.label]))
+    if len(clauses) > MAX_SPANS:
+        clauses[MAX_SPANS - 1 :] = [Markup("{} other variants lack some, too").format(len(clauses) - MAX_SPANS + 1)]
+    chances = sorted({*missed["chance"]})
+    over = f" in the median over {frames.n_seeds} seeds" if frames.n_seeds > 1 else ""
+    below = escape(f": accuracy there ends below chance ({' or '.join(map(percent, chances))}){over}.")
+    return [Sentence(Markup("; ").join(clauses) + below, {"not learned": labels, "chance": chances})]
+
+
+def _some_labels(names: Sequence[Markup]) -> Markup:
+    """Labels in a sentence: label 8; cat and dog; 12 labels."""
+    if len(names) > MAX_LABELS:
+        return Markup("{} labels").format(len(names))
+    noun = "" if not all(name.isdigit() for name in names) else "label " if len(names) == 1 else "labels "
+    return noun + listed(names)
+
+
+def label_panels(frames: Frames) -> list[Panel]:
+    """The panel on the accuracy of each label at the end, if labels were tested."""
+    if not (trained := knowing(frames, "label", "labels")):
+        return []
+    chance = " The dotted level is chance: a label below it has not been learned." if knows_chance(frames) else ""
+    seeds = "large marks: medians over seeds, small ones: seeds" if frames.n_seeds > 1 else "one seed"
+    caption = f"For each seed the median of the last {LAST_ROUNDS} rounds ({seeds}).{chance}"
+    return [Panel("Accuracy by label", caption, [("Accuracy by label", partial(accuracy_by, frames, trained))])]
+
+
+def asks_for_order(frames: Frames) -> bool:
+    """Whether variants differ in the server's order, so that a label's place in it is the question."""
+    return len({variant.order for variant in frames.variants}) > 1
 
 
 def history_panels(frames: Frames) -> list[Panel]:
-    """The panels on labels from round to round, if they were tested."""
-    trained = knowing(frames, "label", "labels")
+    """The panels on labels from round to round, and by their place in the order if that is the question."""
+    trained, asked = knowing(frames, "label", "labels"), asks_for_order(frames)
     if not trained:
         return []
     history = [(variant.html, partial(label_history, frames, variant)) for variant in trained]
-    apart = [(variant.html, partial(accuracy_by_rank, frames, [variant])) for variant in trained]
-    together = [("Accuracy by place in the cyclic order", partial(accuracy_by_rank, frames, trained))]
-    by_rank = together if len(trained) <= MAX_BANDS else apart
     spread = figures.over_seeds(frames.n_seeds)
-    return [
-        Panel(
-            "Which labels are forgotten",
-            "Rows are labels in the cyclic order of the seed, the first on top. If colours get paler from top to "
-            "bottom, labels that were served last overwrite the first, and the performance gap (PG) below stays high "
-            f"({spread}; colours: medians).",
-            history,
-            columns=min(len(history), 3),
-        ),
-        Panel(
-            "Accuracy of the labels in the last rounds",
-            "A flat line means that no label is forgotten; a slope shows which places in the order are forgotten (per "
-            f"seed the median of the last {LAST_ROUNDS} rounds; {spread}).",
-            by_rank,
-            columns=min(len(by_rank), 4),
-        ),
-    ]
+    in_order = (
+        " in the cyclic order of the seed, the first on top. If colours get paler from top to bottom, labels that were "
+        "served last overwrite the first, and the performance gap (PG) below stays high" if asked else ", above the "
+        "performance gap (PG)"
+    )  # fmt: skip
+    caption = f"Rows are labels{in_order} ({spread}; colours: medians)."
+    panels = [Panel("Which labels are forgotten", caption, history, columns=min(len(history), 3))]
+    if asked:
+        caption = (
+            "If marks rise from left to right, labels that were served last overwrite the first. Seeds have other "
+            "orders, so that a place stands for another label in each (large marks: medians over seeds)."
+        )
+        by_place = [("Accuracy by place in the cyclic order", partial(accuracy_by, frames, trained, "place"))]
+        panels.append(Panel("Accuracy by place in the order", caption, by_place))
+    return panels
 
 
 def label_history(frames: Frames, variant: ShownVariant) -> go.Figure:
     """Accuracy of each label after each round (median over seeds), above the performance gap."""
     labels = frames.labels[frames.labels["variant"] == variant.label]
-    labels = labels.assign(rank=label_ranks(labels))
+    in_order = asks_for_order(frames)
+    labels = labels.assign(rank=label_ranks(labels) if in_order else labels["label"])
     accuracy = labels.pivot_table(index="round", columns="rank", values="accuracy", aggfunc="median")
     accuracy = display.thin(accuracy, MAX_ROUNDS)
-    # Each row has the number of its place, and the name of its label if all seeds agree on it.
+    # Each row has the number of its place in the order, and the name of its label if all seeds agree on it.
     by_rank = labels.groupby("rank")["label_name"]
-    agreed = by_rank.first().where(by_rank.nunique() == 1, "")
-    places = (agreed.index.to_series() + 1).astype(int).astype(str)
-    names = places.where(agreed == "", places + ": " + agreed)
+    names = by_rank.first().where(by_rank.nunique() == 1, "")
+    if in_order:
+        places = (names.index.to_series() + 1).astype(int).astype(str)
+        names = places.where(names == "", places + ": " + names)
 
     figure = figures.canvas(430, rows=2, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.72, 0.28])
     figures.heat(
@@ -93,29 +144,29 @@ def label_history(frames: Frames, variant: ShownVariant) -> go.Figure:
     return figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()), row=2)
 
 
-def accuracy_by_rank(frames: Frames, shown: Sequence[ShownVariant]) -> go.Figure:
-    """Accuracy of the labels over the last rounds by their place in the order: lines for `shown`, ± over seeds.
-
-    The other variants are pale lines behind them.
-    """
-    figure = figures.canvas(280)
-    labels = frames.labels.assign(place=label_ranks(frames.labels) + 1)
-    last = labels.groupby(["variant", "seed"])["round"].transform("max")
-    labels = labels[labels["round"] > last - LAST_ROUNDS]
-    seeds = labels.groupby(["variant", "seed", "place"], as_index=False)["accuracy"].median()
-    others = seeds[~seeds["variant"].isin([variant.label for variant in shown])]
-    for _, rows in others.groupby("variant"):
-        middle = 100 * rows.groupby("place")["accuracy"].median()
-        figure.add_scatter(
-            x=middle.index.to_numpy(), y=middle.to_numpy(), mode="lines", hoverinfo="skip",
-            line={"color": PALE, "width": 1.2, "dash": "solid"}, opacity=0.5, name="another variant",
-        )  # fmt: skip
-    for variant in shown:
-        figures.medians(figure, variant, seeds[seeds["variant"] == variant.label], "place")
-        figure.update_traces(showlegend=others.empty, selector={"name": variant.label})  # else the heading names it
-    places = {"title": "place in the cyclic order", "dtick": 1 if seeds["place"].max() <= 10 else None}
-    figure.update_xaxes(places, tickformat="d")
-    return figure.update_yaxes(title="accuracy (%)", range=[0, min(108 * seeds["accuracy"].max(), 100)])
+def accuracy_by(frames: Frames, shown: Sequence[ShownVariant], by: Literal["label", "place"] = "label") -> go.Figure:
+    """Accuracy of each label at the end, or of each place in the order: variants side by side, seeds as small marks."""
+    ends = label_ends(frames.labels)
+    ends["place"] = label_ranks(ends).astype(int) + 1
+    ends["name"] = ends["label_name"] if by == "label" else ends["place"].astype(str)
+    names = list(ends.sort_values(by)["name"].unique())
+    figure = figures.canvas(330)
+    for number, variant in enumerate(shown):
+        own = ends[ends["variant"] == variant.label]
+        beside = SHARED * ((number + 0.5) / len(shown) - 0.5)
+        for rows, look in ((own, SEED), (own.groupby("name", as_index=False)["accuracy"].median(), {"marker": MIDDLE})):
+            if look is not SEED or own["seed"].nunique() > 1:
+                at = [names.index(name) + beside for name in rows["name"]]
+                figures.marks(
+                    figure, variant, at, 100 * rows["accuracy"].to_numpy(), "%{customdata}: %{y:.1f} %",
+                    customdata=list(rows["name"]), **look,
+                )  # fmt: skip
+    if knows_chance(frames) and by == "label" and ends["chance"].nunique() == 1:
+        figures.level(figure, 100 * ends["chance"].iloc[0])
+    ticks = figures.evenly_spaced(range(len(names)))
+    figure.update_xaxes(title="label" if by == "label" else "place in the cyclic order", showgrid=False)
+    figure.update_xaxes(tickvals=ticks, ticktext=[names[tick] for tick in ticks], range=[-0.5, len(names) - 0.5])
+    return figure.update_yaxes(title="accuracy (%)", range=[-3, 103])
 
 
 @dataclass(frozen=True)

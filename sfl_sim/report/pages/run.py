@@ -54,6 +54,7 @@ class PageSection:
 
 SECTIONS = {
     "Accuracy": PageSection(learning.accuracy_panels, trained=True),
+    "Accuracy by label": PageSection(knowledge.label_panels, trained=True),
     "Forgetting": PageSection(learning.forgetting_panels, trained=True, folded=learning.nobody_asked),
     "Perplexity": PageSection(learning.perplexity_panels, trained=True),
     "Your metrics": PageSection(learning.own_metric_panels, trained=True),
@@ -131,14 +132,18 @@ def write_report(runs: Sequence[Path], out: Path, parts: Parts | None = None) ->
 
 
 def headline(frames: Frames) -> list[Sentence]:
-    """The sentences on top: what repricing changed, who is first in time, who learns best, and whom to choose.
+    """The sentences on top, by weight; of more than three, the last ones give way.
 
-    Of a repriced run, all but the first are on those variants whose results of training hold.
+    They say what repricing changed, who is first at the first target, which labels were not learned, who learns best,
+    who is first at a second target, and whom to choose. Of a repriced run, all but the first are on those variants
+    whose results of training hold.
     """
     repriced, shown = before_and_after(frames), frames.holding
     if not shown.variants:
         return [*repriced, Sentence(Markup("No variant is sure to learn the same as before: all must be trained."))]
-    found = [*_in_time(shown), *_in_score(shown), *costs.choice(shown)]
+    in_time = _in_time(shown)
+    less = [*in_time[1:], *costs.choice(shown)]
+    found = [*in_time[:1], *knowledge.unlearned(shown), *_in_score(shown), *less]
     if found and len(shown.variants) < len(frames.variants):
         number = f"{len(shown.variants)} of {plural(len(frames.variants), 'variant')}"
         first = escape(f"What was learned is known to hold for {number}. Of these: ") + found[0].text
