@@ -216,6 +216,14 @@ def test_what_cannot_be_kept_is_refused_by_name(run, problem):
     assert refused.value.key == "model.factory"
 
 
+def test_whether_there_is_one_sample_may_decide_if_it_changes_nothing():
+    alike = net(lambda self, x: self.fc(self.a(x).relu() if x.shape[0] > 1 else self.a(x).clamp(min=0)))
+    assert list(sequence_of(alike, (4,))._modules) == ["a", "fc"]
+    unlike = net(lambda self, x: self.fc(self.a(x).relu() if x.shape[0] > 1 else self.a(x)))
+    with pytest.raises(ScenarioError, match="a single sample"):
+        sequence_of(unlike, (4,))
+
+
 class Step(nn.Module):
     """One of the ways in which networks go on."""
 
