@@ -75,7 +75,24 @@ def _homes(
         section.clients if isinstance(section.clients, list) else RULES[section.clients](scenario.seed, name, fleet)
     )
     homes = checked(numbers)
+    _check_meet(scenario, name, homes, fleet)
     return lambda round: homes
+
+
+def _check_meet(scenario: Scenario, name: str, homes: Sequence[ServerNode], fleet: Fleet) -> None:
+    """Check that nobody waits for ever: a client and a server that are never there at once. Raises ScenarioError."""
+    away, section, up = (
+        scenario.clients.availability,
+        scenario.servers[name].outages,
+        fleet.tiers[name].servers.presence,
+    )
+    if fleet.presence is None or up is None or not (away and section) or (away.lost, section.clients) != ("wait",) * 2:
+        return
+    for client, (there, home) in enumerate(zip(fleet.presence, homes, strict=True)):
+        if there.share and not there.meets(up[home.number - 1]):
+            problem = f"client {client} and {home}, its server, are never there at the same time, and wait for ever"
+            key = f"servers.{name}.outages.clients"
+            raise ScenarioError(problem, key=key, found="wait", allowed=["move", "drop"])
 
 
 def even(seed: int, name: str, fleet: Fleet) -> Numbers:

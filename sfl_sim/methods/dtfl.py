@@ -54,6 +54,9 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
                 problem = "must be a tier, since clients begin there"
                 raise ScenarioError(problem, key="model.cut", found=cut, allowed=tiers)
         super().__init__(task, options, more_cuts=tiers)
+        if self.wire.error_feedback and len(self.cuts) > 1:
+            problem = "adds what layers have lost to other layers: clients change their tiers"
+            raise ScenarioError(problem, key="wire.error_feedback", found=True, allowed="false")
         self.looks_at_times = True
         self.depends_on_time = len(self.cuts) > 1
         self.heads = {cut: self.new_head(cut) for cut in self.cuts}

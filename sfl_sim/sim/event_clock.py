@@ -263,9 +263,14 @@ class EventClock:
         self.env.schedule(branch, URGENT if flows else NORMAL)
 
     def _begin_branches(self, branch: Branch) -> None:
+        wanted, branch.n_wanted = branch.n_wanted, inf  # nobody is overtaken before all have begun
         for child in branch.branches:
-            if child.flow.gi_frame is not None:  # not overtaken by a branch that has ended at once
-                self._go_on(child)
+            self._go_on(child)
+        if wanted < inf:
+            ended = [child for child in branch.branches if child.flow.gi_frame is None]
+            branch.n_wanted = wanted - sum(not isinstance(child.value, Lost) for child in ended)
+            if branch.n_left and branch.n_wanted <= 0:
+                self._overtake(branch)
 
     def _all_ended(self, branch: Branch) -> None:
         """Let a branch go on all of whose branches have ended, after what was to happen at this instant anyway."""

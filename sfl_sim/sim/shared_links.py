@@ -116,7 +116,7 @@ class SharedLinks:
             if not size_bytes or started_s >= until_s or not all(request.triggered for request in requests):
                 return started_s, 0.0
             path = self.topology.path(*_way(link))
-            pieces, bits = _joined(self.pieces(link, started_s)), BITS_PER_BYTE * size_bytes
+            pieces, bits = _joined(self.pieces(link, started_s), until_s), BITS_PER_BYTE * size_bytes
             flow = _Transfer(
                 link.client, path, pieces, until_s=until_s, ended=env.event(), bits=bits, since_s=started_s
             )
@@ -236,16 +236,18 @@ def max_min_rates(
     return [rates_bps[flow] for flow in range(len(paths))]
 
 
-def _joined(pieces: RatePieces) -> RatePieces:
-    """Generate the pieces, with consecutive pieces of rate 0 joined to one."""
+def _joined(pieces: RatePieces, until_s: float) -> RatePieces:
+    """Generate the pieces, with consecutive pieces of rate 0 joined to one; what comes after `until_s` nobody asks."""
     closed_s: float | None = None
     for ends_s, rate_bps in pieces:
         if not rate_bps:
             closed_s = ends_s
-            continue
+            if ends_s < until_s:
+                continue
         if closed_s is not None:
             yield closed_s, 0.0
             closed_s = None
-        yield ends_s, rate_bps
+        if rate_bps:
+            yield ends_s, rate_bps
     if closed_s is not None:
         yield closed_s, 0.0

@@ -141,6 +141,11 @@ class StoredTrial:
         return bool(kind.has("follows_order", method_options(kind, self.scenario)))
 
     @cached_property
+    def sends_once(self) -> bool:
+        """True if the server keeps what clients have sent, and trains on it without another upload."""
+        return bool(getattr(method_options(find_method(self.scenario.method.name), self.scenario), "send_once", False))
+
+    @cached_property
     def at_servers(self) -> pd.DataFrame:
         """Its jobs at servers, in the order of their start."""
         jobs = self.ops[places.at_servers(self.ops["node"])]
@@ -332,13 +337,19 @@ def in_order(trial: StoredTrial) -> Finding:
         if trial.follows_order and section.order != "fcfs":
             finding = _by_policy(trial, str(node), announced, section)
         elif trial.follows_order or server_workers(trial.scenario, str(node)) == 1:
-            finding = _by_arrival(trial, announced if trial.follows_order else jobs)
+            ranked = announced if _turn(announced) == 1 else announced[announced["kind"] == "forward"]
+            finding = _by_arrival(trial, ranked if trial.follows_order else jobs)
         else:
             finding = Untold("which of several workers' jobs change the same model")
         if isinstance(finding, Breach):
             return finding
         untold = finding or untold
     return untold
+
+
+def _turn(jobs: pd.DataFrame) -> int:
+    """Give how many jobs of a client in a row an order ranks as one: two where the labels stay with the client."""
+    return 2 if {"forward", "backward"} <= set(jobs["kind"]) else 1
 
 
 def _by_arrival(trial: StoredTrial, jobs: pd.DataFrame) -> Finding:
@@ -359,7 +370,7 @@ def _by_policy(trial: StoredTrial, node: str, jobs: pd.DataFrame, section: Stati
     lost = set(trial.dropouts.get("round", ()))
     counts = np.stack(trial.clients["label_samples"].to_list())
     cyclic = cyclic_clients(counts, label_order(counts.shape[1], stream(trial.scenario.seed, "label order")))
-    turn = 2 if {"forward", "backward"} <= set(jobs["kind"]) else 1  # where the labels stay with the client
+    turn = _turn(jobs)
     name = "order" if node == places.SERVER else f"order of {node}"
     for number in sorted(set(jobs["round"]) - lost):
         of_round = jobs[jobs["round"] == number]
@@ -437,6 +448,8 @@ def jobs_add_up(trial: StoredTrial) -> Finding:
     uploads = ops[places.at(ops["node"], places.UPLINK) & (ops["step"] >= 0)]
     if breach := _breach("ops", jobs, jobs.duplicated(["node", "kind", *BATCH]), "the job was served before"):
         return breach
+    if trial.sends_once:
+        return Untold("which upload of an earlier epoch serves a job")
     if jobs.empty:
         return Untold("which of the jobs that belong to no client serves an upload") if len(uploads) else None
     brought, served = (pd.MultiIndex.from_frame(rows[BATCH]) for rows in (uploads, jobs))
@@ -579,7 +592,7 @@ def samples_are_trained(trial: StoredTrial) -> Finding:
     kind = find_method(scenario.method.name)
     if trial.goes_on:
         return Untold("local training goes on from one round into the next")
-    if issubclass(kind, Pooled) or getattr(kind, "equal_steps", False):
+    if trial.sends_once or issubclass(kind, Pooled) or getattr(kind, "equal_steps", False):
         return Untold(f"how many samples {scenario.method.name} asks of a client")
     data = dealt(scenario, [np.arange(n) for n in clients["samples"]], trial.fleet)
     ops = trial.ops[places.at(trial.ops["node"], places.DEVICE) & (trial.ops["step"] >= 0)]

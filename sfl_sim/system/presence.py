@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
-from math import inf
+from math import inf, lcm
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 TICKS_PER_S = 1024
 """Ticks in a second, to which the ends of intervals are rounded. It is a power of 2: sums of such times are exact, and
 two ways to compute when a client goes away give the same instant."""
+TRIES = 10_000
+"""Stays of which one is looked for that meets another's; with the same period it is settled long before."""
 
 
 class Presence:
@@ -61,6 +63,18 @@ class Presence:
         """Return the next instant of presence: `at_s` itself if the client is present, inf if it never comes."""
         end_s, begin_s, _ = self._around(at_s)
         return at_s if at_s < end_s else begin_s
+
+    def meets(self, other: Presence) -> bool:
+        """Return True if both are present at some instant, or if `TRIES` stays do not settle it."""
+        period_s, now_s = lcm(*(int(there.period_s * TICKS_PER_S) for there in (self, other))) / TICKS_PER_S, 0.0
+        for _ in range(TRIES):
+            begin_s = self.again_s(now_s)
+            now_s = other.again_s(begin_s) if begin_s < period_s else inf
+            if now_s >= period_s:
+                return False
+            if now_s < self.until_s(begin_s):
+                return True
+        return True
 
     def done_s(self, start_s: float, work_s: float) -> float:
         """Return the instant at which the client has been present for `work_s` seconds since `start_s`.

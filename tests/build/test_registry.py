@@ -123,6 +123,7 @@ DRAWN_CUTS = {"method": "splitfed_v1", "model": {"cut": {"by": "round", "values"
         (FEEDBACK | {"lora": {"targets": ["fc"], "aggregate": "concat"}}, "wire.error_feedback", "replaces them"),
         (FEEDBACK | {"lora": {"targets": ["fc"], "aggregate": "svd"}}, "wire.error_feedback", "replaces them"),
         (FEEDBACK | DRAWN_CUTS, "wire.error_feedback", "between rounds"),
+        (FEEDBACK | {"method": "dtfl"}, "wire.error_feedback", "change their tiers"),
         (
             {"wire": {"up": "int8"}, "method": {"name": "harmony"}, "model": {"name": "cnn8", "cut": 2}},
             "wire.up",

@@ -235,6 +235,11 @@ SCENARIO = {"data": {"name": "digits", "train_samples": 120, "test_samples": 50}
         ({"backbone": {"compute_correlation": 0.5}}, {}, "servers.edge.backbone.compute_correlation"),
         ({"backbone": {"profile": "nothing"}}, {}, "servers.edge.backbone.profile"),
         ({"outages": {"profile": "nothing"}}, {}, "servers.edge.outages.profile"),
+        (
+            {"count": 3, "outages": {"profile": "flash"}},
+            {"clients": {"count": 12, "availability": {"profile": "flash", "lost": "wait"}}},
+            "servers.edge.outages.clients",
+        ),
         ({"cut": 2}, {"method": {"name": "splitfed_v1", "server_agg_every": "step"}}, "method.server_agg_every"),
         ({"count": 0}, {}, "servers.edge.count"),
         ({"wrkers": 2}, {}, "servers.edge.wrkers"),

@@ -512,6 +512,13 @@ def test_where_all_are_wanted_nobody_is_overtaken():
     assert not overtaken("splitfed_v2", wanted=4).clock.records.dropouts
 
 
+def test_nobody_is_overtaken_before_he_has_begun():
+    """Beginning takes HO-SFL's clients no time in round 1, so that all are there when the first have come."""
+    trial = overtaken("ho_sfl", wanted=2)
+    lost = [dropout.client for dropout in trial.clock.records.dropouts]
+    assert sorted(lost) == [0, 1], "the slowest at their first mini-batch, and not the last in the list"
+
+
 def test_jobs_of_overtaken_clients_leave_the_queue_of_the_server():
     world = fleet(4, macs_per_s=1e9, uplink_bps=1e9, downlink_bps=1e9, speedup=1e-4)  # all wait for one slow worker
     method = METHODS["splitfed_v1"](task((4, 8, 8, 8)))

@@ -201,6 +201,8 @@ def test_links_that_are_never_open_at_the_same_time_are_an_error(monkeypatch):
     first, second = (RateTrace(1.0, Pattern([0.0, 1.0, 2.0], rates)) for rates in ([2.0, 0.0], [0.0, 2.0]))
     with pytest.raises(ScenarioError, match="never open"):
         World(bottleneck(2, 8.0), {0: first}, {1: second}).run((0.0, 0, 1, 1))
+    seen = World(bottleneck(2, 8.0), {0: first}, {1: second}).run((0.0, 0, 1, 1, 9.5))
+    assert seen == [(0.0, 9.5, 0.0)], "who gives up does not wait for it"
 
 
 def test_who_is_away_for_ever_waits_for_ever():

@@ -54,6 +54,7 @@ KINDS = {
     "other methods": {
         "grid": {"method.name": ["fedavg", "splitnn", "u_shaped", "cse_fsl", "epsl", "harmony", "hydra", "mu_splitfed"]}
     },
+    "kept activations": {"method": {"name": "splitfrozen", "send_once": True}, "train": {"local_epochs": 2}},
     "two workers": {
         "train": {"batches": "full", "local_epochs": 2},
         "server": {"workers": 2},
@@ -82,6 +83,7 @@ UNTOLD = {
     "several servers": {8},
     "asynchronous": {2, 6, 9},
     "other methods": {6, 9},
+    "kept activations": {6, 9},
     "two workers": {5},
 }
 

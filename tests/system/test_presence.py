@@ -97,6 +97,15 @@ def test_who_is_always_there_and_who_never_is():
     assert (always.intervals(5, 9), never.intervals(5, 9)) == ([(5, 9)], [])
 
 
+@given(periods=st.tuples(st.integers(1, 6), st.integers(1, 6)), data=st.data())
+@MODEST
+def test_two_meet_if_an_instant_finds_both(periods, data):
+    hours = [data.draw(st.sets(st.integers(0, period - 1))) for period in periods]
+    one, other = (Presence([(h, h + 1) for h in of], period) for of, period in zip(hours, periods, strict=True))
+    at_once = [hour for hour in range(60) if one.is_present(hour) and other.is_present(hour)]  # 60: of all periods
+    assert one.meets(other) == other.meets(one) == bool(at_once)
+
+
 @given(log=logs(), at_s=instants)
 @MODEST
 def test_a_stay_ends_and_begins_when_the_intervals_do(log, at_s):
