@@ -58,8 +58,8 @@ class Weights:
         """Activations at the cut that await their gradient; they carry the client's graph."""
         self.passed_own = False
         """True if a batch has passed layers of a user's own since the last step, so that `learned` is known."""
-        self.learned: set[int] = set()
-        """Places of the parameters that have got a gradient since the last step."""
+        self.learned: dict[int, None] = {}
+        """Places of the parameters that have got a gradient since the last step; a checkpoint holds no sets."""
         self._saved: SavedForward | None = None
         self._leaves: list[Tensor] | None = None
         self._grad: Tensor | None = None
@@ -273,8 +273,8 @@ class Weights:
         yield from zip(part.buffer_names, self.buffer_views, strict=True)
 
 
-def _note(learned: set[int], i: int, _leaf: Tensor) -> None:
-    learned.add(i)
+def _note(learned: dict[int, None], i: int, _leaf: Tensor) -> None:
+    learned[i] = None
 
 
 @dataclass(frozen=True)
