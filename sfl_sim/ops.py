@@ -178,6 +178,8 @@ class Work(NamedTuple):
         n_ops: calls of convolutions, linear maps and attention blocks, each for a whole mini-batch.
         finer: amounts in the order of `FINER`.
         weights: elements of weights that these calls read, each for a whole mini-batch.
+        updated: elements of weights whose gradients are computed; `priced`, all that the optimiser's step reads and
+            writes for them.
     """
 
     macs: float
@@ -185,6 +187,7 @@ class Work(NamedTuple):
     n_ops: float
     finer: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     weights: float = 0.0
+    updated: float = 0.0
 
     @classmethod
     def of(cls, macs: float) -> Work:
@@ -194,15 +197,18 @@ class Work(NamedTuple):
     @classmethod
     def total(cls, works: Iterable[Work]) -> Work:
         """Sum the work of several steps."""
-        macs, by_kind, n_ops, finer, weights = 0.0, (0.0, 0.0, 0.0, 0.0), 0.0, (0.0, 0.0, 0.0, 0.0), 0.0
+        macs, by_kind, n_ops, finer = 0.0, (0.0, 0.0, 0.0, 0.0), 0.0, (0.0, 0.0, 0.0, 0.0)
+        weights = updated = 0.0
         for work in works:
             macs, n_ops, weights = macs + work.macs, n_ops + work.n_ops, weights + work.weights
             by_kind, finer = _sum(by_kind, work.by_kind), _sum(finer, work.finer)
-        return cls(macs, by_kind, n_ops, finer, weights)
+            updated += work.updated
+        return cls(macs, by_kind, n_ops, finer, weights, updated)
 
     def of_batch(self, n: int) -> Work:
         """Return the work of `n` such steps as one batch, which calls each layer once."""
-        return Work(n * self.macs, _times(n, self.by_kind), self.n_ops, _times(n, self.finer), self.weights)
+        macs, by_kind, finer = n * self.macs, _times(n, self.by_kind), _times(n, self.finer)
+        return self._replace(macs=macs, by_kind=by_kind, finer=finer)
 
     def called(self, times: float) -> Work:
         """Return the same work with `times` as many calls, each of which reads its weights anew."""
@@ -260,6 +266,12 @@ class Step(Protocol):
     @abstractmethod
     def run(self, state: Any, *args: Any) -> Any:
         """Run the step and return the result's content. Executors call it in the order of simulated time."""
+
+
+def priced(step: Step, state: Any, *args: Any) -> Work:
+    """Return the work of a step, with all that its `optimiser`, if it has one, reads and writes."""
+    work, optimiser = step.work(state, *args), getattr(step, "optimiser", None)
+    return work._replace(updated=work.updated * optimiser.n_moved) if optimiser and work.updated else work
 
 
 @dataclass(slots=True, init=False)

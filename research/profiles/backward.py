@@ -2,9 +2,9 @@
 
     python -m research.profiles.backward
 
-Twice: with oneDNN, which torch uses on x86, and with torch's own kernels, which it always has. Layers and shapes are
-those of networks for images of 224 pixels. `research/profiles/fit_phones.py` takes over the figure for 1x1
-convolutions.
+Twice: with oneDNN, which torch uses on x86, and with torch's own kernels, which it always has; images lie channels
+last. Layers and shapes are those of networks for images of 224 pixels. `research/profiles/fit_phones.py` takes over the
+figure for 1x1 convolutions. Then what layers without products take in training, over a 3x3 convolution of 64 channels.
 """
 
 import statistics
@@ -36,11 +36,22 @@ LAYERS = {
     ],
     "depthwise": [
         (nn.Conv2d(144, 144, 3, padding=1, groups=144), (8, 144, 28, 28)),
+        (nn.Conv2d(384, 384, 3, padding=1, groups=384), (8, 384, 14, 14)),
+    ],
+    "depthwise, 5x5 and 7x7": [
         (nn.Conv2d(240, 240, 5, padding=2, groups=240), (8, 240, 14, 14)),
+        (nn.Conv2d(144, 144, 5, stride=2, padding=2, groups=144), (8, 144, 28, 28)),
+        (nn.Conv2d(96, 96, 7, padding=3, groups=96), (8, 96, 28, 28)),
     ],
     "dense": [(nn.Linear(384, 1536), (8, 197, 384)), (nn.Linear(1536, 384), (8, 197, 1536))],
     "attention": [(nn.MultiheadAttention(384, 6, batch_first=True), (8, 197, 384))],
 }
+IMAGE = (8, 64, 32, 32)
+CONV = nn.Conv2d(64, 64, 3, padding=1)
+WITHOUT_PRODUCTS = {
+    "max pool 2x2": nn.MaxPool2d(2), "dropout": nn.Dropout(), "ReLU": nn.ReLU(), "PReLU": nn.PReLU(64),
+    "GELU": nn.GELU(), "batch norm": nn.BatchNorm2d(64),
+}  # fmt: skip
 
 
 def seconds(run):
@@ -53,15 +64,30 @@ def seconds(run):
     return statistics.median(taken[1:])
 
 
-def ratio(layer, shape):
-    """Time of the backward pass, for the gradients of input and weights, over that of a forward pass in inference."""
-    x = torch.randn(shape, requires_grad=True)
+def passes_s(layer, shape):
+    """Times of a forward pass without graph, and of the backward pass for the gradients of input and weights."""
+    x = torch.randn(shape)
+    if len(shape) == 4:
+        x, layer = (each.to(memory_format=torch.channels_last) for each in (x, layer))
+    x.requires_grad_()
     call = (lambda: layer(x, x, x)[0]) if isinstance(layer, nn.MultiheadAttention) else (lambda: layer(x))
     with torch.no_grad():
         forward_s = seconds(call)
     y = call()
     given, wanted = torch.ones_like(y), [x, *layer.parameters()]
-    return seconds(lambda: torch.autograd.grad(y, wanted, given, retain_graph=True)) / forward_s
+    return forward_s, seconds(lambda: torch.autograd.grad(y, wanted, given, retain_graph=True))
+
+
+def ratio(layer, shape):
+    """Time of the backward pass over that of a forward pass."""
+    forward_s, backward_s = passes_s(layer, shape)
+    return backward_s / forward_s
+
+
+def over_a_convolution(layer):
+    """Time of both passes over that of a convolution's, which is measured before and after."""
+    before, own, after = (sum(passes_s(each, IMAGE)) for each in (CONV, layer, CONV))
+    return 2 * own / (before + after)
 
 
 def main():
@@ -83,6 +109,11 @@ def main():
                         }
                     )
     publish("backward", rows, RESULTS)
+    rows = [
+        {"layer": name, "over a convolution": round(over_a_convolution(layer), 2)}
+        for name, layer in WITHOUT_PRODUCTS.items()
+    ]
+    publish("without_products", rows, RESULTS)
 
 
 if __name__ == "__main__":

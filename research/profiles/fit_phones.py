@@ -37,6 +37,7 @@ COSTS = ["conv", "matrix", "grouped", "moved", "n_ops"]
 ROBUST = 0.1  # a network's error, in ln(latency), above which it counts by its size and not by its square
 PULL = 0.1  # weight of the other sources' costs: of 0, 0.03, 0.1, 0.2 and 0.4 the one with the least ninth decile
 POINTWISE_BACKWARD = 2.3  # research/profiles/backward.py
+UPDATE_MACS = 5.6  # research/profiles/optimisers.py, of torch
 
 Typical = dict[str, pd.Series]
 """ln(latency) of networks on the typical device of each source."""
@@ -297,7 +298,20 @@ def main() -> None:
             "licence": "facts, stated with their source",
             "caution": "forward passes of single images",
         }
-        write(runtime, header, profile(of_runtime(runtime, work, seen), work.loc[REFERENCE]))
+        row = profile(of_runtime(runtime, work, seen), work.loc[REFERENCE])
+        if runtime == "torch":
+            row["update_macs"] = str(UPDATE_MACS)
+            header["unit"] += (
+                "; update_macs: MACs for an element that an optimiser's step reads or writes, of 4 a weight with SGD, 9"
+                " with momentum, 19 with Adam"
+            )
+            header["derived"] += "; update_macs by research/profiles/optimisers.py, of an embedding of 50257 x 768"
+            header["caution"] += (
+                "; update_macs is of tables that no cache holds: with smaller tensors a step takes a fifth (SGD) to a"
+                " half (Adam) of it; a backward pass of depthwise 5x5 and 7x7 convolutions takes 6 to 9 forward passes"
+                " in oneDNN, and dropout 0.4 of a training step of a 3x3 convolution of 64 channels; neither is priced"
+            )
+        write(runtime, header, row)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class Differentiate(Train):
 
 @dataclass(frozen=True)
 class UpdateFromFused(Step):
-    """The optimiser step that `Differentiate` left out in step `tau`, from mbar; free, as every optimiser step."""
+    """The optimiser step that `Differentiate` left out in step `tau`, from mbar; priced there."""
 
     optimiser: Optimiser
     row: int

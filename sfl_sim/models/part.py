@@ -113,7 +113,8 @@ class Part:
         key = samples, passes, not self.first if gradient is None else gradient
         work = self._works.get(key)
         if work is None:  # every operation asks, but batches have few sizes
-            work = self._works[key] = work_of(self._sample, samples, passes, self._spared[key[-1]])
+            work = work_of(self._sample, samples, passes, self._spared[key[-1]])
+            work = self._works[key] = work._replace(updated=self.n_parameters if passes > 1 else 0)
         return work
 
     def input_gradient_work(self, samples: int) -> Work:

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from sfl_sim.errors import NonFiniteError
-from sfl_sim.ops import Node, On, ServerNode, State, Step, Value, Work, describe
+from sfl_sim.ops import Node, On, ServerNode, State, Step, Value, Work, describe, priced
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.nodes import Link, Nodes
 from sfl_sim.system.fleet import Fleet
@@ -115,7 +115,7 @@ class Prices:
 
     def batch_s(self, ops: Sequence[On]) -> float:
         """Give the seconds of `ops` as one batch at their server: MACs of all, calls of layers of one."""
-        works = [op.step.work(op.state, *op.args) for op in ops]
+        works = [priced(op.step, op.state, *op.args) for op in ops]
         calls, weights = max(work.n_ops for work in works), max(work.weights for work in works)
         return self.nodes[ops[0].node].seconds(Work.total(works)._replace(n_ops=calls, weights=weights))
 
@@ -236,7 +236,7 @@ class Prices:
 
 
 def _work(op: On) -> Work:
-    work = op.step.work(op.state, *op.args)
+    work = priced(op.step, op.state, *op.args)
     if not 0 <= work.macs < inf:
         raise NonFiniteError(f"{describe(op)} has {work.macs} MACs")
     return work

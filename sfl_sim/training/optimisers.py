@@ -47,6 +47,15 @@ class Optimiser(ABC):
     def n_moments(self) -> int:
         """Number of running averages of gradients (P,) that it keeps: `momentum`, and Adam's `variance`."""
 
+    @property
+    def n_moved(self) -> int:
+        """Elements that a step reads and writes for each weight, as torch's loops over tensors do.
+
+        That is the gradient as it is computed (1), the weight by its gradient (read both, write one: 3), and each
+        running average: scaled (2), and the gradient added (3).
+        """
+        return 4 + 5 * self.n_moments
+
     def step(self, weights: Weights) -> bool:
         """Step with the accumulated gradient, and clear it; gives True.
 
@@ -110,6 +119,11 @@ class Adam(Optimiser):
     @property
     def n_moments(self) -> int:
         return 2
+
+    @property
+    def n_moved(self) -> int:
+        """As for others, and what the variance becomes before it divides: root (2), scale (2), epsilon (1)."""
+        return 19
 
     def _update(self, weights: Weights, weight_decay: float) -> None:
         if weights.momentum is None:

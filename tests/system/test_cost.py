@@ -90,9 +90,17 @@ def test_a_profile_may_price_finer_kinds_and_moved_data(tmp_path):
     assert second * processor.seconds(backward) == pytest.approx(300)
 
 
-def test_without_columns_for_it_nothing_finer_changes_the_price():
-    processor, work = read_cost("ncnn").processor(1e9), job((1e9, 1e7, 1e6, 0), 50)
-    assert processor.seconds(work._replace(finer=(1e8, 1e8, 1e7, 1e8))) == processor.seconds(work)
+def test_a_profile_may_price_what_an_optimiser_s_step_reads_and_writes(tmp_path):
+    processor = read_cost(write(tmp_path / "own.csv", GOOD | {"update_macs": "3"})).processor(9500.0)
+    assert processor.seconds(job((0, 0, 0, 0), 0)._replace(updated=100)) == pytest.approx(300 / 12_000)
+
+
+@pytest.mark.parametrize("cost", [None, "ncnn", "phones", "tflite", "pytorch_mobile", "onnxruntime"])
+def test_without_columns_for_it_nothing_finer_changes_the_price(cost):
+    processor, work = read_cost(cost).processor(1e9), job((1e9, 1e7, 1e6, 0), 50)
+    assert processor.seconds(work._replace(updated=1e9)) == processor.seconds(work)
+    if cost in (None, "ncnn"):
+        assert processor.seconds(work._replace(finer=(1e8, 1e8, 1e7, 1e8))) == processor.seconds(work)
 
 
 def test_macs_is_the_name_of_the_plain_cost():

@@ -334,6 +334,8 @@ def _own_profile(cost: str, own: FittedCosts, source: str) -> str:
         "reference_pointwise_macs": pointwise_macs, "reference_grouped_macs": grouped_macs,
         "reference_moved": moved, "reference_weights": reference.weights, "reference_ops": reference.n_ops,
     }  # fmt: skip
+    if update := compute.seconds(Work.of(0)._replace(updated=1)):
+        row["update_macs"] = update
     header = (
         "# what: cost of a MAC by kind of layer, of elements moved and of weights read, and of a call\n"
         f"# source: {source}\n"
@@ -345,12 +347,14 @@ def _own_profile(cost: str, own: FittedCosts, source: str) -> str:
 
 def _has_work(table: ProfileTable, row: int) -> bool:
     """Return True if the row has the columns of `sfl-sim devices measure`, which say what it computes."""
-    return all(column in table.columns and table.columns[column][row] for column in WORK_COLUMNS)
+    return all(column in table.columns and table.columns[column][row] for column in WORK_COLUMNS[:-1])
 
 
 def _work_of_row(table: ProfileTable, row: int) -> Work:
     """Return the work of the row's whole mini-batch, from these columns."""
-    return work_of_amounts({column: float(_amounts(table, column)[row]) for column in WORK_COLUMNS})
+    return work_of_amounts(
+        {column: float(_amounts(table, column)[row]) for column in WORK_COLUMNS if column in table.columns}
+    )
 
 
 def _amounts(table: ProfileTable, column: str) -> FloatArray:

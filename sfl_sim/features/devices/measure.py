@@ -15,9 +15,8 @@ import torch
 from sfl_sim.build.setup import Setup
 from sfl_sim.features.devices.fit import UNKNOWN, work_cells
 from sfl_sim.methods import Task
-from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Replica
-from sfl_sim.ops import SERVER, Node, Value
+from sfl_sim.ops import SERVER, Node, Value, Work, priced
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.system.cost import WORK_COLUMNS
 from sfl_sim.training.hardware import PRECISIONS, keep_freed_memory
@@ -32,8 +31,8 @@ MAX_S = 2.0
 SMALL_LR = 1e-9
 """Learning rate, so small that weights stay what they are however often a step runs."""
 
-TimedCall = tuple[str, str, Callable[[], object], Part]
-"""A part's name, `forward` or `step`, what runs it once, and the part."""
+TimedCall = tuple[str, str, Callable[[], object], Work]
+"""A part's name, `forward` or `step`, what runs it once, and its work."""
 
 
 def measure(
@@ -79,11 +78,11 @@ def measure(
             if batch == 1 and network.needs_batches_of_two:
                 notify("a mini-batch of 1 is left out: batch norm cannot train on it")
                 continue
-            for part, kind, run, priced in _timed(task, parts, batch):
+            for part, kind, run, work in _timed(task, parts, batch):
                 row = {
                     "device": machine or platform.node(), "network": network.name, "part": part,
                     "cut": "" if cut is None else cut, "batch": batch,
-                    **work_cells(priced.work(batch, 1 if kind == "forward" else 3)),
+                    **work_cells(work),
                 }  # fmt: skip
                 what = f"{part}{'' if cut is None else f' at cut {cut} {network.layers[cut - 1].name}'}, {kind}"
                 if blank:
@@ -105,15 +104,18 @@ def _timed(task: Task, parts: Sequence[Replica], batch: int) -> Iterator[TimedCa
     raw, y = images.x[numbers], images.y[numbers]
     data, labels = images.prepare(raw), images.targets(raw, y)
     for name, replica in zip(["part-1", "part-2"] if len(parts) > 1 else ["whole"], parts, strict=True):
-        yield name, "forward", _inference(replica, data), replica.part
+        yield name, "forward", _inference(replica, data), replica.part.work(batch, passes=1)
         node: Node = SERVER if name == "part-2" else 0
         optimiser = task.optimiser(1, node)
+        value = Value("batch", samples=batch, content=(data, labels))
         if name == "part-1":
-            yield name, "step", _client_step(replica, data, Forward(), Backward(optimiser)), replica.part
+            forward, backward = Forward(), Backward(optimiser)
+            work = Work.total([forward.work(replica, value), priced(backward, replica, value)])
+            yield name, "step", _client_step(replica, data, forward, backward), work
             data = replica.weights.without_graph(data)
         else:
-            value = Value("batch", samples=batch, content=(data, labels))
-            yield name, "step", lambda: Train(optimiser).run(replica, value), replica.part  # noqa: B023  (run at once)
+            train = Train(optimiser)
+            yield name, "step", lambda: train.run(replica, value), priced(train, replica, value)  # noqa: B023  (run at once)
 
 
 def _inference(replica: Replica, data: torch.Tensor) -> Callable[[], object]:

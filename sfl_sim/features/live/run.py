@@ -20,7 +20,7 @@ from sfl_sim.features.live.agent import MeasuredOperation, Pace
 from sfl_sim.features.live.clock import FOR_EVER_S, Empty, LiveOperations
 from sfl_sim.features.live.links import address_of
 from sfl_sim.features.live.machines import Machines
-from sfl_sim.ops import SERVER, Node, On, Work
+from sfl_sim.ops import SERVER, Node, On, Work, priced
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.prices import Prices
@@ -172,7 +172,7 @@ class Live:
             if len(taken) <= n:
                 raise ScenarioError("has gone away while its machine was measured", key="nodes", found=client)
             time.sleep(RESTS_S)
-        return step.work(whole, batch), median(measured.cpu_s for measured in taken[STEPS // 2 :])
+        return priced(step, whole, batch), median(measured.cpu_s for measured in taken[STEPS // 2 :])
 
 
 def slowdown(scenario: Scenario, measured: pd.DataFrame, factor: float) -> float:

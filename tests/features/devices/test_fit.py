@@ -13,7 +13,7 @@ from sfl_sim.features.devices.fit import Calibration, FittedCosts, calibrate_dev
 from sfl_sim.ops import Work
 from sfl_sim.rng import stream
 from sfl_sim.scenario.sections import Compute
-from sfl_sim.system.cost import WORK_COLUMNS, read_cost
+from sfl_sim.system.cost import read_cost, work_of_amounts
 from sfl_sim.system.devices import draw_devices
 
 NCNN = """device,network,forward_ms
@@ -186,8 +186,7 @@ def test_the_two_profiles_give_the_measured_times_back(
     mine = Compute(profile=str(tmp_path / "mine.csv"))
     _, (rate,), (factor,) = draw_devices(1, stream(0, "devices"), mine, written.reference_macs)
     for row in pd.read_csv(measured).to_dict("records"):
-        conv, depthwise, dense, attention, calls, *finer, weights = (row[column] for column in WORK_COLUMNS)
-        work = Work(conv, (conv, depthwise, dense, attention), calls, tuple(finer), weights)
+        work = work_of_amounts(row)
         is_step = row["step_ms"] == row["step_ms"]
         simulated_s = written.processor(rate / factor if is_step else rate).seconds(work)
         assert 1000 * simulated_s == pytest.approx(row["step_ms"] if is_step else row["forward_ms"], rel=2e-3)
