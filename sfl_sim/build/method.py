@@ -203,7 +203,7 @@ class SecondsPerSample:
     """Estimated seconds per sample of a client: both passes of its part-1, and both directions of its links; without a
     split, both passes of the whole network.
 
-    Links have their mean rates; latency, loading of samples, queues and jitter are left out.
+    Links have their mean rates; latency, loading of samples, the optimiser's step, queues and jitter are left out.
 
     Attributes:
         asked: True once an estimate has been asked for, so that operations depend on the clients' speeds.
@@ -223,7 +223,7 @@ class SecondsPerSample:
         self.asked = True
         batch_size, fleet = self._data.size(c), self._fleet
         part = self._part1(self._cuts[c] if self._cuts else self._whole)
-        device_s = fleet.processors[c].seconds(part.work(batch_size, passes=3))
+        device_s = fleet.processors[c].seconds(part.work(batch_size, passes=3)._replace(updated=0))
         if not self._cuts:
             return device_s / batch_size
         up_bytes, down_bytes = self._wire.crossing_bytes(part, batch_size)
