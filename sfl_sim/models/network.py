@@ -205,7 +205,7 @@ class Network:
         batches = []
         for _ in modules:
             if self.tokens:
-                batches.append(torch.randint(self.n_tokens or self.n_labels, shape, generator=generator))
+                batches.append(torch.randint(2, shape, generator=generator))  # every embedding knows two
             else:
                 x = torch.randn(shape, generator=generator, dtype=self.dtype)
                 batches.append(x.contiguous(memory_format=torch.channels_last) if self.channels_last else x)

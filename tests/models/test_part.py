@@ -372,3 +372,20 @@ def test_the_mode_in_which_a_model_is_given_does_not_matter_nor_that_of_its_modu
     assert equal(*means)
     assert not means[0]["0.1.running_mean"].any()
     assert means[0]["1.running_mean"].any()
+
+
+class Embedded(nn.Module):
+    """Tokens of three kinds at positions of nine."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(3, 4), nn.Embedding(9, 4)
+
+    def forward(self, x):
+        return self.tokens(x) + self.positions.weight[: x.shape[1]]
+
+
+def test_a_model_is_held_against_its_modules_with_tokens_that_it_knows():
+    """Networks of transformers embed positions beside tokens, and more of them than they know tokens."""
+    model = nn.Sequential(Embedded(), nn.Flatten(), nn.Linear(24, 3))
+    network(model, (6,), 3, tokens=True).check_lending(last_bits=0)
