@@ -28,6 +28,7 @@ from sfl_sim.report.frames import merge
 from sfl_sim.report.load import ABOUT
 from sfl_sim.report.load import load as load_run
 from sfl_sim.report.results import results_table
+from sfl_sim.report.terminal import in_plain_text, results_in_terminal
 from sfl_sim.runs.news import Notify, silent
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.files import scenario_file
@@ -61,9 +62,10 @@ def _table(name: str, about: str) -> cached_property[pd.DataFrame]:
         if file_of(stored.folder, table) is None:
             problem = f"has no {table.file}" + (f", which there is only with {table.only}" if table.only else "")
             raise ScenarioError(problem, key="folder", found=str(stored.folder))
-        return (
-            pd.json_normalize(read_entries(stored.folder, table)) if table.under else read_table(stored.folder, table)
-        )
+        if not table.under:
+            return read_table(stored.folder, table)
+        names = {column.stored: column_name for column_name, column in table.columns.items() if column.stored}
+        return pd.json_normalize(read_entries(stored.folder, table)).rename(columns=names)
 
     read.__doc__ = about
     return cached_property(read)
@@ -91,6 +93,16 @@ class Results(_Folder):
     ops = _table("ops", "One row per operation; large runs have millions.")
     leakage = _table("leakage", "One row per variant, seed, attack and metric; only with `report.leakage`.")
     summary = _table("summary", "Headline figures: one row per variant and seed.")
+
+    def __str__(self) -> str:
+        """The table that `sfl-sim` prints: medians over seeds, and their spread."""
+        return in_plain_text(results_in_terminal(self.folder))
+
+    def _repr_html_(self) -> str:
+        """The table of results for a notebook."""
+        from sfl_sim.report.html_page import table_html  # with it comes plotly
+
+        return table_html(results_table(merge([load_run(self.folder)])))
 
     def to_latex(self) -> str:
         """Return the table of results as LaTeX: medians over seeds, their spread, and the best in bold (booktabs)."""

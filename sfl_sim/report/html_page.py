@@ -168,6 +168,11 @@ def share_plotly(page: Path) -> None:
         raise ScenarioError(f"cannot be written: {error.strerror}", key="--plotly", found=str(page.parent)) from error
 
 
+def table_html(table: Table) -> Markup:
+    """A table as HTML, as pages have it."""
+    return Markup(_templates().get_template("parts.html.j2").module.shown(table))  # type: ignore[attr-defined]
+
+
 def facts(manifest: Mapping[str, Any]) -> Table:
     """Tabulate a manifest: how and where something was done."""
     rows = [[Cell(key), Cell(str(value))] for key, value in flat(manifest).items()]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from rich.console import Group
+from rich.console import Console, Group
 from rich.text import Text
 
 from sfl_sim.metrics.scores import LAST_ROUNDS
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from rich.console import RenderableType
     from rich.table import Table as TerminalTable
 
     from sfl_sim.report.frames import Frames
@@ -41,6 +43,7 @@ SHOWN = {
     "simulated_s": "Simulated time",
 }
 """Columns that fit into 80 letters, with short titles; the report shows all."""
+WIDE_COLUMNS = 200
 PG = "PG (performance gap): best label's accuracy minus the mean over labels."
 TOKENS = "Perplexity (exp of the mean loss) and accuracy are of tokens; a sample's label is its owner."
 BOUND = "Lower bound: for any cuts per client and any scheduling policy, with links at their best rate."
@@ -99,6 +102,14 @@ def _ended_differently(folder: Path) -> dict[str, str]:
 def in_terminal(headlines: Iterable[Sentence], table: Table) -> Group:
     """What a terminal shows of a page: its headlines and a table."""
     return Group(*(Text(plain(sentence.text)) for sentence in headlines), "", table.in_terminal())
+
+
+def in_plain_text(shown: RenderableType) -> str:
+    """What a wide terminal would show, without colours."""
+    console = Console(file=io.StringIO(), width=WIDE_COLUMNS, color_system=None, force_jupyter=False)
+    with console.capture() as drawn:
+        console.print(shown)
+    return "\n".join(line.rstrip() for line in drawn.get().rstrip().splitlines())
 
 
 def repriced_in_terminal(folder: Path) -> TerminalTable:

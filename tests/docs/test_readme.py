@@ -46,7 +46,7 @@ def test_the_method_of_the_readme_runs(tmp_path, monkeypatch):
     command = re.search(r"sfl-sim heterogeneous_bw --allow-code --set '(grid=.*Stubborn.*)'", README)[1]
     compare = ["heterogeneous_bw", "--allow-code", "--set", command]
     main([*compare, "--set", "repeats=1", "--timing-only", "-q", "--out", "compared"])
-    assert results.summary["name"].tolist() == ["my_methods:Stubborn"]
+    assert results.summary["variant"].tolist() == ["my_methods:Stubborn"]
     model_down = results.ops.query("node == 'downlink' and kind == 'model'")
     assert model_down["round"].unique().tolist() == [1]  # part-1 comes once and stays
     assert results.rounds["accuracy"].iloc[-1] > 0.1

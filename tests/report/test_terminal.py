@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from sfl_sim.api import Results
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import load
 from sfl_sim.report.pages.learning import accuracy_panels
@@ -36,6 +37,22 @@ def test_a_variant_has_its_medians_and_below_them_the_spread_over_seeds(run_fold
     assert f" ± {accuracy.std():.1f} % " in lines[row + 1]
     assert max(map(len, lines)) <= 80
     assert "…" not in "".join(lines)
+
+
+def test_results_print_the_table_and_are_one_in_a_notebook(run_folder: Path, frames: Frames) -> None:
+    results = Results(run_folder)
+    lines = str(results).replace("\u00a0", " ").splitlines()
+    for line in printed(run_folder):
+        assert " ".join(line.split()) in [" ".join(each.split()) for each in lines]
+    page = results._repr_html_()
+    assert page.count('<th scope="row">') == len(frames.variants)
+    assert "<script" not in page
+
+
+def test_the_summary_calls_a_variant_what_all_tables_call_it(run_folder: Path) -> None:
+    results = Results(run_folder)
+    assert set(results.summary["variant"]) == set(results.rounds["variant"])
+    assert "name" not in results.summary
 
 
 def test_medians_are_of_the_last_five_rounds_or_of_all_that_there_are(run_folder: Path, small_folder: Path) -> None:

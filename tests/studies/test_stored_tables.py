@@ -75,7 +75,7 @@ def test_all_that_a_run_stores_is_described(name, tmp_path):
     if name == "stale":
         results = Results(folder)
         rounds = results.rounds[results.rounds["variant"] == "fedbuff"]
-        (summary,) = results.summary[results.summary["name"] == "fedbuff"].to_dict("records")
+        (summary,) = results.summary[results.summary["variant"] == "fedbuff"].to_dict("records")
         assert summary["lost_share"] == rounds["lost"].sum() / rounds["participants"].sum()
         assert summary["lost_bytes"] == rounds["lost_bytes"].sum()
 

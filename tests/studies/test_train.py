@@ -113,7 +113,7 @@ def test_a_relative_target_is_known_once_its_reference_has_run_be_it_after_a_res
                 raise KeyboardInterrupt
 
         outcome = run_study(study, tmp_path / "run", replace(settings, **how), notify)
-        return outcome.status, Results(outcome.folder).summary.set_index(["name", "seed"])
+        return outcome.status, Results(outcome.folder).summary.set_index(["variant", "seed"])
 
     status, early = summary_after(interrupt_at=1)
     assert status == "interrupted"

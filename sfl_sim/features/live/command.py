@@ -102,11 +102,13 @@ def compare(
         raise ScenarioError("takes a simulated run and a live one", key="compare", found=f"{len(runs)} folders")
     *given, measured = runs
     page = writable(out or measured / "compared.html")
-    from sfl_sim.features.live.page import write_live
+    from sfl_sim.features.live.page import live_in_terminal, write_live
 
     with blamed_on(*runs):
         simulated, recorded = (given[0], None) if given else _simulated(measured)
-        say(write_live(simulated, measured, page, recorded))
+        written = write_live(simulated, measured, page, recorded)
+        Terminal().print(live_in_terminal(simulated, measured, recorded))
+        say(written)
 
 
 def _simulated(measured: Path) -> tuple[Path, Path | None]:

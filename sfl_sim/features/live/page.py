@@ -18,11 +18,14 @@ from sfl_sim.report.lead import Sentence
 from sfl_sim.report.load import load_unchanged
 from sfl_sim.report.pages.one_round import OneRound, gantt
 from sfl_sim.report.panel import Cell, Panel, Table
+from sfl_sim.report.terminal import in_terminal
 from sfl_sim.store.reading import read_table
 from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rich.console import Group
 
     from sfl_sim.report.frames import Frames
     from sfl_sim.report.load import Run
@@ -43,6 +46,25 @@ def write_live(simulated: Path, live: Path, out: Path, recorded: Path | None = N
     Raises:
         ScenarioError: the second is no live run, they have not one variant each, or the page cannot be written.
     """
+    found = _laid_beside(simulated, live, recorded)
+    runs = found.frames.runs
+    return write_page(
+        out, "live", title=found.frames.title, kind="simulated beside measured", headlines=found.headlines(),
+        about=f"{found.measured.method}, {plural(len(found.nodes) - 1, 'client')}",
+        setup=setup_in_words(list(runs[0].settings.values())),
+        panels=[found.rounds_panel(), found.gantt_panel(), found.operations_panel(), found.clients_panel(),
+                found.bytes_panel(), found.nodes_panel()],
+        runs=runs,
+    )  # fmt: skip
+
+
+def live_in_terminal(simulated: Path, live: Path, recorded: Path | None = None) -> Group:
+    """Say what the page says, and tabulate the rounds; errors as of `write_live`."""
+    found = _laid_beside(simulated, live, recorded)
+    return in_terminal(found.headlines(), found.rounds_panel().tables[0])
+
+
+def _laid_beside(simulated: Path, live: Path, recorded: Path | None) -> _LiveAndSimulated:
     runs = [load_unchanged(live), load_unchanged(simulated)]
     if not (live / "steps.parquet").exists():
         raise ScenarioError("is no live run (sfl-sim live)", key="compare", found=str(live))
@@ -51,15 +73,7 @@ def write_live(simulated: Path, live: Path, out: Path, recorded: Path | None = N
         raise ScenarioError(
             "compares one variant with one seed", key="compare", found=f"{len(frames.variants)} variants"
         )
-    found = _LiveAndSimulated(frames, live, load_unchanged(recorded) if recorded else None)
-    settings = list(runs[0].settings.values())
-    return write_page(
-        out, "live", title=frames.title, kind="simulated beside measured", headlines=found.headlines(),
-        about=f"{found.measured.method}, {plural(len(found.nodes) - 1, 'client')}", setup=setup_in_words(settings),
-        panels=[found.rounds_panel(), found.gantt_panel(), found.operations_panel(), found.clients_panel(),
-                found.bytes_panel(), found.nodes_panel()],
-        runs=frames.runs,
-    )  # fmt: skip
+    return _LiveAndSimulated(frames, live, load_unchanged(recorded) if recorded else None)
 
 
 class _LiveAndSimulated:

@@ -9,9 +9,10 @@ import pytest
 from synthetic_run import World, write_run
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.features.live.page import _LiveAndSimulated, write_live
+from sfl_sim.features.live.page import _LiveAndSimulated, live_in_terminal, write_live
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import load
+from sfl_sim.report.terminal import in_plain_text
 
 WORLD = World(variants=World().variants[1:2], seeds=(0,), clients=3, rounds=4, batches=2)
 SLOWER = 1.25
@@ -66,6 +67,12 @@ def test_it_says_how_many_times_as_long_rounds_take(pair):
     (table,) = laid(pair).rounds_panel().tables
     assert [row[3] for row in cells(table)] == [f"{SLOWER:.3f}"] * WORLD.rounds
     assert [row[4] for row in cells(table)] == ["100\u00a0%"] * WORLD.rounds
+
+
+def test_the_terminal_says_what_the_page_says_and_how_long_rounds_take(pair):
+    text = in_plain_text(live_in_terminal(*pair))
+    assert f"{SLOWER:.2f} times as long" in text
+    assert text.count(f"{SLOWER:.3f}") == WORLD.rounds
 
 
 def test_weights_are_compared_with_those_of_the_recorded_sequence_if_there_is_one(pair, tmp_path):
