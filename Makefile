@@ -1,5 +1,5 @@
 # One command runs every check: `make check`. `make bench` runs the benchmarks, which no test times.
-.PHONY: check docs test quick night bench peers-environment format
+.PHONY: check docs test quick night bench peers-environment networks-environment format
 
 check:
 	ruff format --check .
@@ -44,6 +44,13 @@ bench:
 peers-environment:
 	python3 -m venv $(PEERS)
 	$(PEERS)/bin/pip install '.[bench]'
+
+# The environment of benchmarks.models: libraries of networks, with the versions of its table.
+NETWORKS ?= build/networks
+
+networks-environment:
+	python3 -m venv $(NETWORKS)
+	$(NETWORKS)/bin/pip install '.[networks]'
 
 # The site of docs/: build/site/index.html, which can be read offline. Needs `pip install '.[docs]'`.
 docs:

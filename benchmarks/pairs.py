@@ -50,14 +50,18 @@ def publish(name, rows, folder=RESULTS):
     widths = {c: max(len(c), *(len(str(row[c])) for row in rows)) for c in columns}
     for row in [dict(zip(columns, columns, strict=True)), *rows]:
         print("  ".join(str(row[c]).ljust(widths[c]) for c in columns))
-    machine = {
+    target = folder / f"{name}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2) + "\n")
+    print(f"-> {target}", file=sys.stderr)
+
+
+def machine() -> dict[str, object]:
+    """Give cores, threads, platform and versions, as all results name them."""
+    return {
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
-    target = folder / f"{name}.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n")
-    print(f"-> {target}", file=sys.stderr)

@@ -7,7 +7,9 @@ It is made when the site is built, and not committed. A page asks for a part by 
 from __future__ import annotations
 
 import inspect
+import json
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -324,8 +326,33 @@ def laws_table() -> str:
     return "\n".join(["| law | statement |", "|---|---|", *(f"| {law.number} | {law.statement} |" for law in LAWS)])
 
 
+def networks_table() -> str:
+    """Write how many networks of each family of a library are trained in parts as the whole is."""
+    rows = json.loads((ROOT / "benchmarks" / "results" / "models.json").read_text(encoding="utf-8"))["rows"]
+    outcomes = ("to the bit", "last bits", "refused", "wrong")
+    head = ["library", "networks", "tried", *outcomes]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        for group in ((row["library"], row["family"]), ("all", "")):
+            counts[group][row["outcome"]] += 1
+    of_all = counts.pop(("all", ""))
+    for (library, family), count in [*counts.items(), (("all", ""), of_all)]:
+        numbers = [count.total(), *(count[outcome] for outcome in outcomes)]
+        lines.append(f"| {library} | {family} | " + " | ".join(map(str, numbers)) + " |")
+    return "\n".join(lines)
+
+
+def refused_networks() -> str:
+    """Write which networks are refused, and with which line."""
+    rows = json.loads((ROOT / "benchmarks" / "results" / "models.json").read_text(encoding="utf-8"))["rows"]
+    refused = [row for row in rows if row["outcome"] == "refused"]
+    lines = (f"| {row['library']} | {row['network']} | {row['says'].replace('|', '')} |" for row in refused)
+    return "\n".join(["| library | network | line |", "|---|---|---|", *lines])
+
+
 PARTS = (
-    {"methods": methods_table, "laws": laws_table}
+    {"methods": methods_table, "laws": laws_table, "networks": networks_table, "refused networks": refused_networks}
     | {f"what {key} knows": partial(known_table, key) for key in DECIDES}
     | {f"tables of a {kind}": partial(tables_of, kind) for kind in get_args(FolderKind)}
 )

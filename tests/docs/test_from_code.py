@@ -1,5 +1,6 @@
 """What the site makes from the code: every method has a page, every key an example, every column a row."""
 
+import json
 import re
 
 import from_code
@@ -52,3 +53,12 @@ def test_the_page_on_laws_has_a_heading_for_each_and_their_statements():
     page = from_code.with_parts((from_code.DOCS / "laws.md").read_text(encoding="utf-8"))
     assert re.findall(r"^## (\d+)\.", page, re.MULTILINE) == [str(law.number) for law in LAWS]
     assert all(f"| {law.number} | {law.statement} |" in page for law in LAWS)
+
+
+def test_networks_of_other_libraries_are_counted_once_and_the_refused_ones_named():
+    page = from_code.with_parts((from_code.DOCS / "results.md").read_text(encoding="utf-8"))
+    _, table = page.split("## Networks of other libraries")
+    rows = json.loads((from_code.ROOT / "benchmarks" / "results" / "models.json").read_text(encoding="utf-8"))["rows"]
+    families = re.findall(r"^\| \w+ \| \w[\w ]* \| (\d+) \|", table, re.MULTILINE)
+    assert sum(map(int, families)) == len(rows)
+    assert all(f"| {row['network']} |" in table for row in rows if row["outcome"] == "refused")
