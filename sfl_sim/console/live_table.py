@@ -50,7 +50,7 @@ class TrialRow:
     resumed: int = 0
     began_s: float | None = None
     changed_s: float = 0.0
-    simulated: str = ""
+    ended: str = ""
     news: str = ""
 
     def left_s(self, now_s: float) -> float | None:
@@ -64,10 +64,11 @@ class TrialRow:
 
 @dataclass
 class StudyProgress:
-    """The state of all trials of a study."""
+    """The state of all trials of a study; `whose` seconds rounds are told in: simulated or measured."""
 
     rows: list[TrialRow]
     clock: WallClock = time.monotonic
+    whose: str = "simulated"
 
     def notify(self, news: News) -> None:
         """Note the news of a trial."""
@@ -85,7 +86,7 @@ class StudyProgress:
                 row.done = round.row["round"]
                 row.rounds = row.done if round.stopped else row.rounds
                 row.state = "done" if row.done == row.rounds else "running"
-                row.simulated, row.news = duration(round.row["ended_s"]), round.stopped or learned(round)
+                row.ended, row.news = duration(round.row["ended_s"]), round.stopped or learned(round)
             case Reused(_, run):
                 row.state, row.news = "reused", f"from {run}"
             case Failed(_, why):
@@ -121,7 +122,7 @@ class StudyProgress:
         """Return the trials as a table of at most so many rows, and below it the counts of all."""
         table = Table(
             Column("Variant", no_wrap=True, ratio=1), Column("", no_wrap=True),
-            Column("Round", no_wrap=True, justify="right"), Column("Simulated", no_wrap=True, justify="right"),
+            *(Column(title, no_wrap=True, justify="right") for title in ("Round", self.whose.capitalize())),
             Column("Left", no_wrap=True, justify="right"), Column("", no_wrap=True, ratio=1),
             box=None, pad_edge=False, expand=True, header_style="dim",
         )  # fmt: skip
@@ -130,7 +131,7 @@ class StudyProgress:
             left_s = row.left_s(now_s)
             left = "" if left_s is None else duration(round(left_s))
             rounds = "" if row.state == "reused" else f"{row.done}/{row.rounds}"
-            texts = row.name, row.state, rounds, row.simulated, left, row.news
+            texts = row.name, row.state, rounds, row.ended, left, row.news
             table.add_row(*map(Text, texts), style=STATES[row.state])
         return Group(table, self.counts())
 
@@ -138,7 +139,7 @@ class StudyProgress:
 @contextmanager
 def live_table(planned: Planned, console: Console) -> Iterator[Notify]:
     """Yield a `Notify` that keeps the table of the planned trials up to date."""
-    progress = StudyProgress([TrialRow(name, rounds) for name, rounds in planned.trials])
+    progress = StudyProgress([TrialRow(name, rounds) for name, rounds in planned.trials], whose=planned.clock)
     with Live(
         console=console,
         get_renderable=lambda: progress.table(max(1, console.height - FRAME_LINES)),
@@ -152,7 +153,7 @@ def notebook_table(planned: Planned, console: Console) -> Iterator[Notify]:
     """Yield a `Notify` that keeps the table of the planned trials up to date below the cell of a notebook."""
     from IPython.display import display  # every notebook has it
 
-    progress = StudyProgress([TrialRow(name, rounds) for name, rounds in planned.trials])
+    progress = StudyProgress([TrialRow(name, rounds) for name, rounds in planned.trials], whose=planned.clock)
     shown_s = -math.inf
 
     def picture() -> dict[str, str]:

@@ -65,7 +65,7 @@ def _lines(planned: Planned, console: Console) -> Iterator[Notify]:
                 of, done = planned.trials[trial][1], round.row["round"]
                 if done != of and not round.stopped and done % -(-of // LINES_PER_TRIAL):
                     return
-                words = [f"round {done}/{of}", f"{duration(round.row['ended_s'])} simulated", learned(round)]
+                words = [f"round {done}/{of}", f"{duration(round.row['ended_s'])} {planned.clock}", learned(round)]
                 words += [f"stopped: {round.stopped}"] if round.stopped else []
             case Began(trial, after) if after:
                 words = [f"goes on after round {after}"]

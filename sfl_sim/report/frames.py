@@ -65,6 +65,11 @@ class Frames(Tables):
         return " · ".join(dict.fromkeys(run.name for run in self.runs))
 
     @cached_property
+    def clock(self) -> str:
+        """Whose time it is: simulated time, or measured time of live runs."""
+        return " or ".join(dict.fromkeys("measured" if run.is_live else "simulated" for run in self.runs)) + " time"
+
+    @cached_property
     def timing_only(self) -> bool:
         """True if nothing was trained, so that no figure of accuracy can be drawn."""
         return bool(self.rounds[self.score].isna().all())

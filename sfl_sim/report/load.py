@@ -93,6 +93,11 @@ class Run(Tables, Stored):
         """What repricing has found of each variant and seed; empty if this is no repriced run."""
         return list(self.manifest.get("repriced") or [])
 
+    @property
+    def is_live(self) -> bool:
+        """Whether its times were measured: its operations ran on real processes (`sfl-sim live`)."""
+        return (self.folder / tables("run")["steps"].file).exists()
+
     @cached_property
     def doubtful(self) -> set[str]:
         """The variants of a repriced run of which a seed would have to be trained again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -137,7 +137,9 @@ def columns_for(frames: Frames) -> list[Column]:
     if medians(frames)["server_model_bytes"].nunique() > 1:
         names.append("server_model_bytes")
     own = [Column(escape(key.removeprefix(METRICS)), key, "{:.4g}".format, None) for key in own_metrics(frames)]
-    return columns_of("summary", *names) + own
+    known = columns_of("summary", *names)
+    clock = frames.clock.capitalize()
+    return [replace(column, title=clock) if column.key == "simulated_s" else column for column in known] + own
 
 
 def own_metrics(frames: Frames) -> list[str]:

@@ -40,7 +40,7 @@ SHOWN = {
     "pixel_accuracy": "Pixel accuracy",
     "performance_gap": "PG (points)",
     TIME.key: TIME.title,
-    "simulated_s": "Simulated time",
+    "simulated_s": "Time",
 }
 """Columns that fit into 80 letters, with short titles; the report shows all."""
 WIDE_COLUMNS = 200
@@ -78,7 +78,8 @@ def results_in_terminal(folder: Path) -> TerminalTable:
         rows.append([Cell(variant.name, number), *(column.cell(seeds) for column in columns)])
     if unequal:
         about.append("–: seeds with unequal numbers of rounds have no median.")
-    return Table(["Variant", *(SHOWN[column.key] for column in columns)], rows, note="\n".join(about)).in_terminal()
+    shown = SHOWN | {"simulated_s": frames.clock.capitalize()}
+    return Table(["Variant", *(shown[column.key] for column in columns)], rows, note="\n".join(about)).in_terminal()
 
 
 def _targets(frames: Frames) -> str:

@@ -14,9 +14,13 @@ from sfl_sim.store import Failure
 
 @dataclass(frozen=True)
 class Planned:
-    """Trials are about to run, identified by their index in this list: the name and the number of rounds of each."""
+    """Trials are about to run, identified by their index in this list: the name and the number of rounds of each.
+
+    `clock` says whose seconds theirs are: simulated, or measured.
+    """
 
     trials: Sequence[tuple[str, int]]
+    clock: str = "simulated"
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def run_study(
         if folder.is_restarted:
             hint = "" if settings.backend == "live" else "; --resume would have gone on with it"
             notify(Warned(None, f"an interrupted run in {path} begins anew{hint}"))
-        notify(planned(study))
+        notify(planned(study, "measured" if settings.backend == "live" else "simulated"))
         if settings.timing_only and any(variant.scenario.report.leakage for variant in study.variants):
             notify(Warned(None, "report.leakage: nothing is trained, so nothing is attacked"))
         for number, names in folder.damaged.items():
@@ -154,9 +154,9 @@ def run_study(
     return launch(study, settings, folder, work=work, join=join, page=partial(write_pages, notify=notify))
 
 
-def planned(study: Study) -> Planned:
-    """Return the news that the trials of a study are about to run."""
-    return Planned([(study.title(variant), variant.scenario.train.rounds) for variant in study.variants])
+def planned(study: Study, clock: str = "simulated") -> Planned:
+    """Return the news that the trials of a study are about to run, by this clock."""
+    return Planned([(study.title(variant), variant.scenario.train.rounds) for variant in study.variants], clock)
 
 
 def write_pages(folder: Path, notify: Notify = silent) -> None:

@@ -34,6 +34,11 @@ def test_every_tenth_of_the_rounds_is_a_line(printed, ended):
     assert lines[-1] == "fedavg  round 20/20  20 min simulated  accuracy 0.500"
 
 
+def test_seconds_of_live_runs_are_called_measured(printed, ended):
+    live = replace(PLANNED, clock="measured")
+    assert printed(live, ended(1, 2)) == ["[hydra]  round 2/2  2 min measured  accuracy 0.500"]
+
+
 def test_rounds_that_a_resumed_run_takes_over_are_not_printed_again(printed, ended):
     old = [replace(ended(1, 1), is_new=False)]
     assert printed(PLANNED, Began(1, after=1), *old, ended(1, 2)) == [

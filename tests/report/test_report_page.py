@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
+from itertools import chain
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -28,7 +29,8 @@ from sfl_sim.report.html_page import Parts, share_plotly, write_page
 from sfl_sim.report.load import load
 from sfl_sim.report.pages.run import SECTIONS, PageSection, headline, panels, write_report
 from sfl_sim.report.panel import Panel
-from sfl_sim.report.results import aims
+from sfl_sim.report.results import aims, results_table
+from sfl_sim.report.terminal import results_in_terminal
 
 TARGET = "Time to 70\u00a0% accuracy"
 """The section "Accuracy" of a run with a target."""
@@ -103,6 +105,21 @@ def test_every_section_stands_in_its_place(page: Page, frames: Frames) -> None:
     assert page.titles == ["Results", *expected(), *after]
     assert expected()[0] == TARGET
     assert expected()[-1] == "The fleet"
+
+
+def test_seconds_of_live_runs_are_called_measured(folder: Path) -> None:
+    def words() -> str:
+        frames = merge([load(folder)])
+        shown = [[panel.title, panel.caption, *(heading for heading, _ in panel.drawings)] for panel in panels(frames)]
+        axes = [str(figure.layout.xaxis.title.text) for _, figure in panels(frames)[0].figures]
+        return " ".join(
+            [*chain(*shown), *axes, *results_table(frames).titles, *map(str, results_in_terminal(folder).columns)]
+        )
+
+    assert "imulated time" in words()
+    pd.DataFrame({"node": []}).to_parquet(folder / "steps.parquet")
+    assert "easured time" in words()
+    assert "imulated time" not in words()
 
 
 def test_the_tutorial_names_what_is_on_the_page(frames: Frames) -> None:

@@ -193,7 +193,7 @@ def frontier_figure(frames: Frames, front: Frontier) -> go.Figure:
             _draw_point(figure, variant, seeds.loc[[variant.label]], median, deviation, text)
     figure.update_yaxes(range=[bottom, top])
     figure.update_yaxes(title="performance gap (points)", col=1)
-    figure.update_xaxes(title=f"simulated {front.cost} ({unit})", range=[0, right], col=1)
+    figure.update_xaxes(title=f"{front.cost} ({unit}), {frames.clock}", range=[0, right], col=1)
     if front.anyone_late:
         figure.update_xaxes(range=[-1, 1], showgrid=False, showticklabels=False, col=2)
         figure.add_shape(
@@ -273,7 +273,7 @@ class TimeWindow:
     def on_time_axis(self, figure: go.Figure) -> go.Figure:
         """The figure with its time axis."""
         unit, unit_s = self.unit
-        return figure.update_xaxes(title=f"simulated time ({unit})", range=[0, self.until_s / unit_s])
+        return figure.update_xaxes(title=f"time ({unit})", range=[0, self.until_s / unit_s])
 
     @cached_property
     def losses(self) -> dict[Markup, pd.DataFrame]:

@@ -334,7 +334,7 @@ def exit_panels(frames: Frames) -> list[Panel]:
     drawings.append(("Accuracy against offloading", partial(accuracy_by_offload, found)))
     if frames.rounds.dropna(subset="hybrid_accuracy").groupby(["variant", "seed"]).size().max() > 1:
         over_time = partial(against, frames, "hybrid_accuracy", TIME)
-        drawings.append(("Hybrid accuracy against simulated time", over_time))
+        drawings.append((f"Hybrid accuracy against {frames.clock}", over_time))
     bands = figures.over_seeds(frames.n_seeds, len(found) <= MAX_NARROW_BANDS)
     caption = EXITS.format(unseen=UNSEEN if unseen else "", bands=bands)
     return [Panel("Early exits", caption, drawings, len(drawings), [exits_table(found)])]

@@ -48,7 +48,7 @@ TICKS_S = {
     "6 h": 21600.0, "1 d": 86400.0, "1 week": 604800.0, "1 month": 2629746.0, "1 year": 31556952.0,
 }  # fmt: skip
 """Places where it may have ticks."""
-AGAIN = "{} against simulated time, rounds and bytes. A variant that leads per round need not lead in time or in bytes"
+AGAIN = "{} against {}, rounds and bytes. A variant that leads per round need not lead in time or in bytes"
 BEFORE_EXITS = ". With early exits, this is the global model before any client has personalised it"
 TARGET = (
     ". The dotted level is the target. A line comes down from it where a variant reaches it; a cross "
@@ -119,10 +119,10 @@ def against(frames: Frames, y: str, cost: ToTarget, variants: Sequence[ShownVari
         axis = figures.wide_axis(first / size, last / size) if is_wide else {}
         return figure.update_xaxes(axis, title=f"bytes up and down ({unit})")
     if not is_wide:
-        return figure.update_xaxes(title=f"simulated time ({unit})")
+        return figure.update_xaxes(title=f"{frames.clock} ({unit})")
     ticks = [(at_s / size, text) for text, at_s in TICKS_S.items() if first <= at_s <= last]
     at, texts = ([tick[i] for tick in ticks[:: 1 + len(ticks) // 6]] for i in (0, 1))
-    return figure.update_xaxes(type="log", title="simulated time", tickvals=at, ticktext=texts, tickangle=0)
+    return figure.update_xaxes(type="log", title=frames.clock, tickvals=at, ticktext=texts, tickangle=0)
 
 
 def _unit(frames: Frames, cost: ToTarget) -> tuple[str, float]:
@@ -165,13 +165,15 @@ def _accuracy(frames: Frames, aim: Aim) -> Panel:
     title = TABLES["rounds"].columns[aim.score].title
     drawings = [
         (f"{title} against {spent}", partial(accuracy_against, frames, aim, cost))
-        for spent, cost in (("simulated time", TIME), ("rounds", ROUNDS), ("bytes", BYTES))
+        for spent, cost in ((frames.clock, TIME), ("rounds", ROUNDS), ("bytes", BYTES))
     ]
     if frames.has_client_accuracy:
         over = partial(against, frames, "client_accuracy", ROUNDS, aim.variants)
         drawings.append(("Client accuracy against rounds", over))
     columns = 2 if len(drawings) == 4 else 3
-    again = AGAIN.format(title) + (BEFORE_EXITS if frames.summary["hybrid_accuracy"].notna().any() else "")
+    again = AGAIN.format(title, frames.clock) + (
+        BEFORE_EXITS if frames.summary["hybrid_accuracy"].notna().any() else ""
+    )
     spread = f"({figures.over_seeds(frames.n_seeds, len(aim.variants) <= MAX_NARROW_BANDS)})."
     if aim.target is None:
         return Panel(title, f"{again} {spread}", drawings, columns)
@@ -195,10 +197,10 @@ forgetting_panels = Declared(
     "Forgetting",
     "The performance gap (PG) is the accuracy of the best label minus the mean over all labels. The lower it is, the "
     "less is forgotten ({bands}).",
-    {
-        "Performance gap against simulated time": partial(against, y="performance_gap", cost=TIME),
-        "Performance gap against rounds": partial(against, y="performance_gap", cost=ROUNDS),
-    },
+    lambda frames: [
+        (f"Performance gap against {frames.clock}", partial(against, frames, "performance_gap", TIME)),
+        ("Performance gap against rounds", partial(against, frames, "performance_gap", ROUNDS)),
+    ],
     when=lambda frames: frames.rounds["performance_gap"].notna().any(),
     words=bands(MAX_BANDS),
     columns=2,
