@@ -141,10 +141,17 @@ class Following:
             return value
         return Symbol(self, self._held(value))
 
+    def is_same(self, value: Symbol, tensor: Tensor | None) -> bool:
+        """Return True if a value is a tensor of the module, changed in place at most."""
+        node = value.node
+        while node.op != "get_attr" and _is_in_place(node.op, _name_of(node.target, node.args)):
+            node = node.args[0]
+        return node is self._attributes.get(self._tensors.get(id(tensor), ""))
+
     def note(self, op: str, target: Any, args: Any, kwargs: Any = None) -> Any:
         """Note an operation, and return what stands for its result: the value itself if it is the same for all."""
         noted_args, noted_kwargs = self._noted(tuple(args)), self._noted(dict(kwargs or {}))
-        name = args[1] if target is getattr else target if isinstance(target, str) else getattr(target, "__name__", "")
+        name = _name_of(target, args)
         if target is getattr and name in OF_GRADIENTS:
             self.fail(f"asks a tensor for {name!r}, which depends on the cut")
         sources: list[fx.Node] = []
@@ -365,6 +372,11 @@ def _kept(module: nn.Module) -> dict[str, tuple[Any, int]]:
 def _is_state(module: nn.Module, path: str) -> bool:
     owner, _, name = path.rpartition(".")
     return name not in module.get_submodule(owner)._non_persistent_buffers_set
+
+
+def _name_of(target: Any, args: Any) -> str:
+    """Return the name of an operation, or of the attribute that it asks for."""
+    return str(args[1] if target is getattr else target if isinstance(target, str) else getattr(target, "__name__", ""))
 
 
 def _is_in_place(op: str, name: str) -> bool:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn, Protocol
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.overrides import is_tensor_method_or_property
 
 IN_PLACE = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "iand", "ior", "ixor", "ipow", "setitem")
@@ -40,6 +40,9 @@ class Notes(Protocol):
 
     def note(self, op: str, target: Any, args: Any, kwargs: Any = None) -> Any:
         """Note an operation, as a node of torch.fx names it, and return what stands for its result."""
+
+    def is_same(self, value: Symbol, tensor: Tensor | None) -> bool:
+        """Return True if a value is a tensor of the module, changed in place at most."""
 
     def answer(self, value: Symbol, ask: Callable[[Any], Any]) -> Any:
         """Return what Python asks of a value that steers a forward."""
@@ -158,6 +161,8 @@ def patched(following: Notes) -> Iterator[None]:
 
     def put(self: nn.Module, name: str, value: Any) -> None:
         if type(value) is Symbol and name in self._buffers:
+            if following.is_same(value, self._buffers[name]):  # self.steps += 1
+                return
             following.fail(f"gives {name!r} a new value: change it in place, self.{name}.copy_(...)")
         given(self, name, value)
 

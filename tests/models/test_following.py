@@ -89,6 +89,17 @@ def test_an_average_that_is_kept_in_place_decays_and_adds_up():
     assert torch.allclose(layers.state_dict()["a.centre"], torch.full((4,), 0.9**2))
 
 
+def test_a_counter_may_be_added_to_as_python_writes_it():
+    def counting(self, x):
+        self.steps += 1
+        return self.fc(self.a(x).relu())
+
+    layers = sequence_of(net(counting, steps=torch.tensor(0)), (4,)).train()
+    for _ in range(3):
+        layers(torch.ones(2, 4))
+    assert layers.state_dict()["a.steps"] == 3
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_a_dropout_stays_in_the_mode_that_it_is_given(training):
     layers = sequence_of(
