@@ -26,6 +26,8 @@ from sfl_sim.engine.choices import CHOICES
 from sfl_sim.knowledge import known_by
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.cut_policies import CUT_POLICIES
+from sfl_sim.scenario.concerns import DECIDED
+from sfl_sim.scenario.fields import Decided
 from sfl_sim.scenario.schema import json_schema, members
 from sfl_sim.sim.orders import OF_RUNS, ORDERS
 from sfl_sim.store.schema import FolderKind, StoredTable, tables
@@ -101,7 +103,8 @@ def scenario_page() -> str:
     schema = json_schema({}, choices())
     given = {key: value for key, value in given_keys() if value is not None}  # null is no example
     examples = EXAMPLES | given
-    lines = [SCENARIO_INTRO]
+    world = ", ".join(f"`{key}`" for key, who in DECIDED.items() if who is Decided.BY_THE_WORLD)
+    lines = [SCENARIO_INTRO, "", f"A what-if has no best value of what the world decides: {world}."]
     for name, about, keys in sections_of("", schema, schema):
         lines += ["", f"## {name or 'Top level'}", "", about, "", TABLE]
         for key, node in keys.items():

@@ -1,4 +1,4 @@
-"""Comparison of scenarios by concern: which keys matter to what, from the `Concern` in the annotation of each field.
+"""Facts of keys, from the annotation of each field: its `Concern`, by which scenarios are compared, and who decides it.
 
 For example, two trainings give the same model if they differ only in keys that training does not depend on; two walks
 have the same operations if they differ only in keys of the system. Callers name the concerns that do not count.
@@ -7,10 +7,13 @@ have the same operations if they differ only in keys of the system. Callers name
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, get_args, get_origin
+from enum import Enum
+from typing import Any, TypeVar, get_args, get_origin
 
-from sfl_sim.scenario.fields import Concern, Section, of_any_tier
+from sfl_sim.scenario.fields import Concern, Decided, Section, of_any_tier
 from sfl_sim.scenario.sections import ClientCuts, Scenario
+
+F = TypeVar("F", bound=Enum)
 
 Aside = Collection[Concern | str]
 """Keys that do not count: all those of a concern, or a single dotted key with those below it."""
@@ -46,10 +49,19 @@ def differences(one: Scenario, other: Scenario, aside: Aside) -> dict[str, tuple
 
 def concern_of(key: str) -> Concern:
     """Return the concern of a dotted key: its own, or else that of the innermost section around it that has one."""
+    return _innermost(CONCERNS, key)
+
+
+def decided(key: str) -> Decided:
+    """Return who decides a dotted key: as its field says, or else the innermost section around it that says it."""
+    return _innermost(DECIDED, key)
+
+
+def _innermost(facts: Mapping[str, F], key: str) -> F:
     key = of_any_tier(key)
-    while key not in CONCERNS:
+    while key not in facts:
         key = key.rpartition(".")[0]
-    return CONCERNS[key]
+    return facts[key]
 
 
 def _lies_in(key: str, section: str) -> bool:
@@ -65,13 +77,13 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", value
 
 
-def _annotated(section: type[Section], prefix: str = "") -> Iterator[tuple[str, Concern]]:
-    """Yield the dotted key of every field of a section, and of those within it, whose annotation names a concern."""
+def _annotated(fact: type[F], section: type[Section], prefix: str = "") -> Iterator[tuple[str, F]]:
+    """Yield the dotted key of every field of a section, and of those within it, whose annotation names such a fact."""
     for name, field in section.model_fields.items():
-        yield from ((f"{prefix}{name}", note) for note in field.metadata if isinstance(note, Concern))
+        yield from ((f"{prefix}{name}", note) for note in field.metadata if isinstance(note, fact))
         for inner in _sections_in(field.annotation):
             yield from _annotated(
-                inner, f"{prefix}{name}.*." if get_origin(field.annotation) is dict else f"{prefix}{name}."
+                fact, inner, f"{prefix}{name}.*." if get_origin(field.annotation) is dict else f"{prefix}{name}."
             )
 
 
@@ -82,5 +94,7 @@ def _sections_in(annotation: Any) -> Iterator[type[Section]]:
         yield from _sections_in(part)
 
 
-CONCERNS: Mapping[str, Concern] = {"": Concern.LEARNING, **dict(_annotated(Scenario))}
+CONCERNS: Mapping[str, Concern] = {"": Concern.LEARNING, **dict(_annotated(Concern, Scenario))}
 """The concern of every dotted key whose field names one; all others share that of the section around them."""
+DECIDED: Mapping[str, Decided] = {"": Decided.BY_THE_USER, **dict(_annotated(Decided, Scenario))}
+"""Who decides every dotted key whose field says so; all others share that of the section around them."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sfl_sim.scenario.fields import Concern, Count, Natural, NonNegative, Positive, Probability, Section
+from sfl_sim.scenario.fields import Concern, Count, Decided, Natural, NonNegative, Positive, Probability, Section
 
 
 class Iid(Section):
@@ -168,7 +168,7 @@ class Data(Section):
     targets: Literal["last", "all"] | None = None
     """What is predicted of a sequence of tokens: the label, which is the token after its last one, or the next token at
     every position. A sample's label is then its owner. null means all for language models, last for others."""
-    augment: Annotated[bool, Concern.LEARNING] = False
+    augment: Annotated[bool, Concern.LEARNING, Decided.BY_THE_USER] = False
     """Random crop and horizontal flip of the training images."""
     std: Annotated[tuple[Positive, ...] | None, Field(strict=False), Concern.LEARNING] = None
     """Standard deviation of each channel, of pixels from 0 to 1, by which images are divided; null: the data set's."""

@@ -136,6 +136,16 @@ class Concern(Enum):
     LEARNING = "everything else that decides what is learned"
 
 
+class Decided(Enum):
+    """Who decides a scenario's key, as in `Annotated[int, Decided.BY_THE_WORLD]`: only a user's keys have a best value.
+
+    A field without one shares that of its section.
+    """
+
+    BY_THE_USER = "the user: cut, servers, workers, order, batch, method"
+    BY_THE_WORLD = "nobody who trains: how many clients there are, what they hold, devices, links, prices, chance"
+
+
 def of_any_tier(key: str) -> str:
     """Give a dotted key with `*` in the place of the name of a tier of servers: `servers.*.workers`."""
     return re.sub(r"^servers\.[^.]+", "servers.*", key)

@@ -13,6 +13,7 @@ from pydantic_core import CoreSchema
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.fields import (
     Count,
+    Decided,
     NonNegative,
     OnlyWith,
     Option,
@@ -223,11 +224,11 @@ class Availability(Section):
 
     profile: str | None = None
     """Availability of clients: a profile's name or file; null: always, so that only a deadline makes them drop out."""
-    lost: Literal["drop", "wait", "deadline"] = "drop"
+    lost: Annotated[Literal["drop", "wait", "deadline"], Decided.BY_THE_USER] = "drop"
     """drop: a client that goes away drops out of the round, with its current operation, if the method allows it;
     wait: its operations stand still until it is back; deadline: as wait, but operations that have not ended deadline_s
     after the beginning of the round are lost."""
-    deadline_s: Annotated[Positive | None, OnlyWith("lost", "deadline")] = None
+    deadline_s: Annotated[Positive | None, OnlyWith("lost", "deadline"), Decided.BY_THE_USER] = None
     """deadline: seconds after the beginning of a round at which it goes on without the unfinished clients."""
     begins_at_h: Annotated[float, Field(ge=0, lt=24), Unless("profile", None)] = 0.0
     """Local hour of the day at which the run begins."""

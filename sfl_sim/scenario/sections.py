@@ -28,6 +28,7 @@ from sfl_sim.scenario.fields import (
     Concern,
     Correlation,
     Count,
+    Decided,
     Natural,
     NonNegative,
     OnlyWith,
@@ -186,7 +187,7 @@ class ChoiceSection(Coding):
 class Clients(Section):
     """The clients."""
 
-    count: Annotated[Count | None, Concern.DEALING] = None
+    count: Annotated[Count | None, Concern.DEALING, Decided.BY_THE_WORLD] = None
     """Number of clients; null means phi x labels with dominant_label and sharding, n_shards / shards with label_shards,
     all owners with natural, as many as there are lists with indices, else 10."""
     participation: PositiveShare = 1.0
@@ -197,13 +198,13 @@ class Clients(Section):
     overcommit: Natural = 0
     """Number of clients that are asked beyond those that take part: wherever the server waits for all clients, the
     round goes on without the last ones."""
-    compute: Annotated[Compute, Concern.SYSTEM] = Compute()
+    compute: Annotated[Compute, Concern.SYSTEM, Decided.BY_THE_WORLD] = Compute()
     """Speed of the devices: a section, a profile's name, or multiply-accumulates per second."""
-    network: Annotated[NetworkSection, Concern.SYSTEM] = NetworkSection()
+    network: Annotated[NetworkSection, Concern.SYSTEM, Decided.BY_THE_WORLD] = NetworkSection()
     """Rates of the links: a section, or a profile's name."""
-    power: Annotated[PowerSection | None, Concern.SYSTEM] = None
+    power: Annotated[PowerSection | None, Concern.SYSTEM, Decided.BY_THE_WORLD] = None
     """Power of devices and radios: a section; null leaves energy unknown."""
-    availability: Availability | None = None
+    availability: Annotated[Availability | None, Decided.BY_THE_WORLD] = None
     """Availability of clients, and treatment of those that go away: a section; null: all are always available."""
 
 
@@ -217,9 +218,9 @@ class StationSection(Section):
     then follows the devices that are drawn."""
     macs_per_s: Annotated[Positive | None, Concern.SYSTEM] = None
     """Multiply-accumulates per second of the server, whatever the devices are, in place of speedup."""
-    cost: Annotated[str | None, Concern.SYSTEM] = None
+    cost: Annotated[str | None, Concern.SYSTEM, Decided.BY_THE_WORLD] = None
     """Cost of layers at the server: the name or file of a profile; null means as at the clients."""
-    call_s: Annotated[NonNegative, Concern.SYSTEM] = 0.0
+    call_s: Annotated[NonNegative, Concern.SYSTEM, Decided.BY_THE_WORLD] = 0.0
     """Seconds that every call of the server takes on top of its computing: a job of training, or a batch of
     requests."""
     workers: Annotated[Count | Literal["unlimited"], Concern.SYSTEM] = 1
@@ -242,7 +243,7 @@ class StationSection(Section):
 class Server(StationSection):
     """The server and its queue."""
 
-    include_model_exchange: Annotated[bool, Concern.SYSTEM] = True
+    include_model_exchange: Annotated[bool, Concern.SYSTEM, Decided.BY_THE_WORLD] = True
     """Let the transfers of the client-side submodel (part-1) at the start and the end of a round take time."""
 
 
@@ -251,7 +252,7 @@ class Outages(Section):
 
     profile: Annotated[str, Field(min_length=1)]
     """Availability of the servers: a profile's name or file, as for clients."""
-    clients: Literal["wait", "move", "drop"] = "wait"
+    clients: Annotated[Literal["wait", "move", "drop"], Decided.BY_THE_USER] = "wait"
     """What becomes of the clients of a server that goes down: they wait until it is back; or those of a server that is
     down when a round begins go to the one with the fewest clients; or all of them drop out of the round, as if they had
     gone away themselves."""
@@ -276,16 +277,16 @@ class TierSection(StationSection):
     """Which of its servers serves which client: evenly many each, at random; equally much computing of the clients'
     devices each; the one with the least reach_s; a list of the server of each client, from 1; or a function of your
     own: package.module:assign, where assign(round, n_clients, n_servers) gives such a list for every round."""
-    reach_s: ClientCsv | None = None
+    reach_s: Annotated[ClientCsv | None, Decided.BY_THE_WORLD] = None
     """CSV file with a row for each client, and a column for each server (edge1, edge2, ...): seconds that a message
     takes between the two, on top of its bytes and of the client's own latency."""
     cut: Cut | None = None
     """The layer after which the tier above takes over; null: its servers hold all layers that clients do not."""
     average_every: Count = 1
     """Number of rounds after which what its servers have learned is averaged."""
-    backbone: Annotated[NetworkSection | None, Concern.SYSTEM] = None
+    backbone: Annotated[NetworkSection | None, Concern.SYSTEM, Decided.BY_THE_WORLD] = None
     """Links of its servers to the tier above: a section as for clients; null: they take no time."""
-    outages: Outages | None = None
+    outages: Annotated[Outages | None, Decided.BY_THE_WORLD] = None
     """Times in which its servers are down: a section; null: never."""
 
 
@@ -534,11 +535,11 @@ class Scenario(Section):
 
     name: Annotated[str | None, Concern.SHOWING] = None
     """Name of the experiment; null means the file's name."""
-    seed: Annotated[Seed, Concern.DEALING] = 0
+    seed: Annotated[Seed, Concern.DEALING, Decided.BY_THE_WORLD] = 0
     """Seed of every source of randomness."""
     repeats: Annotated[Count, Concern.SHOWING] = 1
     """Number of runs of every variant, with the seeds seed, seed + 1, ..."""
-    data: Annotated[Data, Concern.DEALING] = Data()
+    data: Annotated[Data, Concern.DEALING, Decided.BY_THE_WORLD] = Data()
     """The data set and how it is split over the clients."""
     model: ModelSection = ModelSection()
     """The network and where it is cut."""

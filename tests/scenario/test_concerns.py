@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from sfl_sim.scenario.concerns import NOT_LEARNED, concern_of, differences, values_except
-from sfl_sim.scenario.fields import Concern
+from sfl_sim.scenario.concerns import NOT_LEARNED, concern_of, decided, differences, values_except
+from sfl_sim.scenario.fields import Concern, Decided
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.schema import json_schema
+from sfl_sim.scenario.vary import axis
 
 
 def scenario(**sections):
@@ -59,3 +60,34 @@ def test_where_cuts_follow_the_devices_their_speed_is_no_matter_of_the_world_alo
 
 def test_editors_are_told_nothing_of_it():
     assert "Concern" not in json.dumps(json_schema())
+
+
+@pytest.mark.parametrize(
+    ("key", "who"),
+    [
+        *(
+            (key, Decided.BY_THE_USER)
+            for key in ("model.cut", "server.workers", "server.speedup", "servers.edge.count", "server.order")
+        ),
+        *((key, Decided.BY_THE_USER) for key in ("train.batch_size", "method", "method.an_option", "wire.up.kind")),
+        *(
+            (key, Decided.BY_THE_WORLD)
+            for key in ("clients.network.scale", "clients.network", "clients.compute.jitter")
+        ),
+        *((key, Decided.BY_THE_WORLD) for key in ("clients.count", "data.partition.alpha", "seed", "server.call_s")),
+        ("servers.edge.backbone.latency_s", Decided.BY_THE_WORLD),
+        ("clients.availability.profile", Decided.BY_THE_WORLD),
+        ("clients.availability.lost", Decided.BY_THE_USER),  # what to do about it is a choice
+    ],
+)
+def test_who_decides_a_key_stands_at_its_field_too(key, who):
+    assert decided(key) is who
+
+
+def test_every_key_that_can_vary_is_decided_by_somebody():
+    aside = {"name", "grid", "repeats", "seed", "serving", "benchmark"}
+    found = {axis(key, [1]).key: decided(key) for key in values_except(scenario(), aside)}
+    sections = {who: {key.partition(".")[0] for key, one in found.items() if one is who} for who in Decided}
+    assert sections[Decided.BY_THE_WORLD] == {"clients", "data", "server"}
+    assert sections[Decided.BY_THE_USER] >= {"clients", "method", "model", "server", "train", "wire"}
+    assert found["clients.participation"] is Decided.BY_THE_USER

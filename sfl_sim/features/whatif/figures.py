@@ -90,7 +90,7 @@ def along(
 ) -> go.Figure:
     """A line through the numbers (by index on the axis) of each bearer of a name.
 
-    With a star at the least of each, on an axis that may be logarithmic, if the `best` are sought.
+    With a star at the least of each, if a user decides the axis, which may be logarithmic, if the `best` are sought.
     """
     axis, (name, size) = whatif.along, unit
     figure = canvas(axis)
@@ -101,7 +101,7 @@ def along(
             hover=f"{named.label}: %{{{'y' if axis.is_numeric else 'x'}:.3~g}} {name} at %{{text}}<extra></extra>",
             text=[axis.names[i] for i in numbers.index], marker={"color": named.colour, "size": 5},
         )  # fmt: skip
-        if best:
+        if best and axis.is_chosen:
             least = numbers.nsmallest(1)
             figures.marks(
                 figure, named, **placed(axis, least.index, least), hover="", showlegend=False, hoverinfo="skip",
@@ -148,11 +148,11 @@ def stacked(whatif: WhatIfFolder, series: style.Named, across: int | None = None
             **({"x": [None], "y": [None]} if axis.is_numeric else at | about), name=name, marker_color=colour,
             orientation="v" if axis.is_numeric else "h", width=0.78,
         )  # fmt: skip
-    best = rows.nsmallest(1, "round_s")
+    best = rows.nsmallest(int(axis.is_chosen), "round_s")
     figure.add_scatter(
         **placed(axis, best[axis.key], best["round_s"] / unit_s), name="best", mode="markers+text",
         marker=STAR, text=[f" <b>{display.duration(seconds)}</b>" for seconds in best["round_s"]], cliponaxis=False,
-        textposition="top left" if axis.is_numeric else "middle right", hoverinfo="skip",
+        textposition="top left" if axis.is_numeric else "middle right", hoverinfo="skip", showlegend=axis.is_chosen,
     )  # fmt: skip
     figure.update_layout(barmode="stack", bargap=0)
     return dressed(whatif, figure, f"time of a round ({unit})", most=1.08 * rows["round_s"].max() / unit_s)
@@ -203,15 +203,16 @@ def time_map(whatif: WhatIfFolder, series: style.Named, across: ShownAxis, over_
         z=colours, colorscale=style.LOSS_SCALE, customdata=told, hovertemplate="%{customdata}<extra></extra>",
         hoverongaps=False, xgap=1, ygap=0.5, colorbar=figures.colour_bar() | bar,
     )  # fmt: skip
-    x, y = step_line(times_s, across)
-    figure.add_scatter(
-        x=x, y=y, mode="lines", name="where the best changes", hoverinfo="skip",
-        line={"color": style.DOT, "width": 2.5, "dash": "solid"},
-    )  # fmt: skip
-    figure.add_scatter(
-        x=list(best), y=list(best.values()), mode="markers", name="best of its column", hoverinfo="skip",
-        marker={"symbol": "star", "size": 13, "color": style.DOT, "line": figures.WHITE_EDGE},
-    )  # fmt: skip
+    if axis.is_chosen:
+        x, y = step_line(times_s, across)
+        figure.add_scatter(
+            x=x, y=y, mode="lines", name="where the best changes", hoverinfo="skip",
+            line={"color": style.DOT, "width": 2.5, "dash": "solid"},
+        )  # fmt: skip
+        figure.add_scatter(
+            x=list(best), y=list(best.values()), mode="markers", name="best of its column", hoverinfo="skip",
+            marker={"symbol": "star", "size": 13, "color": style.DOT, "line": figures.WHITE_EDGE},
+        )  # fmt: skip
     figure.update_xaxes(
         title=across.title, tickvals=list(range(len(across.values))), ticktext=across.own_is_bold(), ticks="",
         range=[-0.5, len(across.values) - 0.5], showgrid=False,

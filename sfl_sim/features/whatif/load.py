@@ -14,6 +14,8 @@ from sfl_sim.metrics.choices import survival
 from sfl_sim.report import style
 from sfl_sim.report.display import capitalised
 from sfl_sim.report.load import ABOUT, Stored, read_tables, reading
+from sfl_sim.scenario.concerns import decided
+from sfl_sim.scenario.fields import Decided
 from sfl_sim.store.columns import PARTS
 from sfl_sim.store.files import contents
 from sfl_sim.store.reading import are_numbers, as_stored
@@ -92,6 +94,11 @@ class ShownAxis:
         """True if its values lie on an axis of numbers; cuts are known by the names of their layers."""
         return not self.is_cut and are_numbers(self.values)
 
+    @property
+    def is_chosen(self) -> bool:
+        """True if a user decides it: only then one of its values is the best."""
+        return decided(self.key) is Decided.BY_THE_USER
+
     def own_is_bold(self) -> list[Markup]:
         """The names, the scenario's own in bold."""
         return [_bold(name) if i == self.base else name for i, name in enumerate(self.names)]
@@ -131,13 +138,18 @@ class WhatIfFolder(Stored):
 
     @cached_property
     def along(self) -> ShownAxis:
-        """The axis that a best value is sought on: the cut, or else the first."""
-        return next((axis for axis in self.axes if axis.is_cut), self.axes[0])
+        """The axis that figures have: the cut, or else the first that a user decides, or else the first."""
+        return min(self.axes, key=lambda axis: (not axis.is_cut, not axis.is_chosen))
+
+    @cached_property
+    def chosen(self) -> list[ShownAxis]:
+        """The axes that a user decides, the one of the figures first; none where the world decides all of them."""
+        return [axis for axis in [self.along, *self.others] if axis.is_chosen]
 
     @cached_property
     def others(self) -> list[ShownAxis]:
-        """The axes of the systems in which it is sought."""
-        return [axis for axis in self.axes if axis is not self.along]
+        """The other axes, those that the world decides first."""
+        return sorted((axis for axis in self.axes if axis is not self.along), key=lambda axis: axis.is_chosen)
 
     @property
     def across(self) -> ShownAxis | None:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from rich.console import Group
 
-    from sfl_sim.features.whatif.load import WhatIfFolder
+    from sfl_sim.features.whatif.load import ShownAxis, WhatIfFolder
 
-    PointKey = tuple[Hashable, Hashable]  # a series, and an index on the axis
+    PointKey = tuple[Hashable, ...]  # a series, and an index on each axis that a user decides
 
 MAX_MULTIPLES = 6
 """Largest number of other systems for which the parts of a round are drawn."""
@@ -100,8 +100,8 @@ def rounds_in_terminal(whatif: WhatIfFolder) -> Table:
     axis, times_s = whatif.along, {series.label: whatif.times(series) for series in whatif.series}
 
     def told(index: int, own_s: pd.Series) -> str:
-        if index not in own_s:
-            return "–"
+        if index not in own_s or not axis.is_chosen:
+            return duration(own_s[index]) if index in own_s else "–"
         slower = own_s[index] / own_s.min()
         return f"{duration(own_s[index])} ({f'{slower:.2f}×' if slower > 1 else 'best'})"
 
@@ -116,53 +116,105 @@ def rounds_in_terminal(whatif: WhatIfFolder) -> Table:
 
 
 def headline(whatif: WhatIfFolder) -> list[Sentence]:
-    """Say what is the best in the scenario's own system, whether it survives, and where it changes.
+    """Say which choice is the best in the scenario's own world, whether it survives, and where it changes.
 
-    Of several series, each with its own best value, which of them is. What was asked beside the axes comes before them.
+    A choice is a value of every key that a user decides; of several series, each at its best, which of them is. Where
+    nothing is chosen, how the world changes a round. What was asked beside the axes comes before them.
     """
-    axis, several = whatif.along, len(whatif.series) > 1
-    seconds = _by_point(whatif, whatif.here(whatif.points).dropna(subset="round_s"), "round_s")
+    chosen, several = whatif.chosen, len(whatif.series) > 1
+    if not chosen and not several:
+        return responses(whatif)[:MAX_SENTENCES]
+    seconds = _by_point(whatif, whatif.points.dropna(subset="round_s"), "round_s")
     if several:  # each at its best
-        best: dict[Hashable, int] = {
-            series.label: whatif.best(series) for series in whatif.series if len(whatif.times(series))
-        }
-        seconds = {point: of_seeds for point, of_seeds in seconds.items() if best[point[0]] == point[1]}
-    compared = Compared("time of a round", "shortest", duration, noun="variant" if several else axis.noun)
+        medians = pd.Series({point: of_seeds.median() for point, of_seeds in seconds.items()}, dtype=float)
+        best = set(medians.groupby([point[0] for point in seconds], sort=False).idxmin())
+        seconds = {point: of_seeds for point, of_seeds in seconds.items() if point in best}
+    noun = "variant" if several else chosen[0].noun if len(chosen) == 1 else "combination"
+    compared = Compared("time of a round", "shortest", duration, noun=noun)
     own: tuple[PointKey, str] | None = None
-    if not several and axis.base is not None:
-        own = (whatif.series[0].label, axis.base), "the scenario’s own"
+    bases = [axis.base for axis in chosen]
+    if not several and None not in bases:
+        own = (whatif.series[0].label, *bases), "the scenario’s own"
     first = lead(compared, seconds, _names(whatif, seconds), own)
     return [*first, *verdict(whatif), *first_to_target(whatif), *changes(whatif)][:MAX_SENTENCES]
 
 
 def _by_point(whatif: WhatIfFolder, rows: pd.DataFrame, column: str) -> dict[PointKey, pd.Series]:
-    """By series and index on the axis, a number for each seed."""
-    points = rows.groupby(["series", whatif.along.key], sort=False)
-    return {(series, index): of_seeds.set_index("seed")[column] for (series, index), of_seeds in points}
+    """By series and index on each axis that a user decides, a number for each seed, in the scenario's own world."""
+    for axis in whatif.axes:
+        rows = rows if axis.is_chosen else rows[rows[axis.key] == axis.shown]
+    points = rows.groupby(["series", *(axis.key for axis in whatif.chosen)], sort=False)
+    return {point: of_seeds.set_index("seed")[column] for point, of_seeds in points}
 
 
 def _names(whatif: WhatIfFolder, points: Iterable[PointKey]) -> dict[PointKey, Markup]:
-    return {point: _said(whatif, {"series": point[0], whatif.along.key: point[1]}) for point in points}
+    keys = ["series", *(axis.key for axis in whatif.chosen)]
+    return {point: _said(whatif, dict(zip(keys, point, strict=True))) for point in points}
 
 
 def changes(whatif: WhatIfFolder) -> list[Sentence]:
-    """Say where along the second axis the best changes, of the first series that is drawn."""
-    across = whatif.across
-    if across is None or not whatif.drawn:
+    """Say where along the first axis of the world the best changes, of the first series that is drawn.
+
+    Where nothing is chosen, which of the series is the best.
+    """
+    across = whatif.across if whatif.chosen else whatif.along
+    if across is None or across.is_chosen or not whatif.drawn:
         return []
+    if not whatif.chosen:
+        times_s = np.stack([whatif.times(one).reindex(range(len(across.values))) for one in whatif.series])
+        whose = [_bold(one.label) for one in whatif.series]
+        return best_along("variant", across.noun, whose, _columns(across), times_s, ALIKE, across.is_numeric)
     rows, times_s = (
         [whatif.along.said(i) for i in range(len(whatif.along.values))],
         field(whatif, whatif.drawn[0], across),
     )
     noun = whatif.along.noun + (f" of {whatif.drawn[0].label.unescape()}" if len(whatif.series) > 1 else "")
-    times = "×" if across.title.endswith("×") else ""
-    columns = [escape(times) + name for name in across.names]
-    return best_along(noun, across.noun, rows, columns, times_s, ALIKE, across.is_numeric)
+    pinned = [axis.said(axis.shown).striptags() for axis in whatif.others[1:]]
+    noun += f" at {', '.join(pinned)}" if pinned else ""
+    return best_along(noun, across.noun, rows, _columns(across), times_s, ALIKE, across.is_numeric)
+
+
+def _columns(axis: ShownAxis) -> list[Markup]:
+    """The values of an axis in a sentence that has named it."""
+    return [escape("×" if axis.title.endswith("×") else "") + name for name in axis.names]
+
+
+def _bold(label: str) -> Markup:
+    return Markup("<b>{}</b>").format(Markup(label))
+
+
+def responses(whatif: WhatIfFolder) -> list[Sentence]:
+    """Say for each axis how a round changes with it, all others at the scenario's own: its shortest and its longest.
+
+    Facts: the key (`axis`), the indices of `shortest` and `longest`, their medians (`seconds`), and `times`.
+    """
+    said = []
+    for axis in whatif.axes:
+        rows = whatif.middle.dropna(subset="round_s")
+        for other in whatif.axes:
+            rows = rows if other is axis else rows[rows[other.key] == other.shown]
+        seconds = rows.set_index(axis.key)["round_s"].sort_values(kind="stable")
+        if len(seconds) < 2:
+            continue
+        (shortest, longest), (least_s, most_s) = seconds.index[[0, -1]], seconds.iloc[[0, -1]]
+        facts = {"axis": axis.key, "shortest": int(shortest), "longest": int(longest), "seconds": (least_s, most_s)}
+        text = Markup("A round takes {} at {} and {} at {}, {:.2f} times as much, of the values tried.")
+        text = text.format(
+            duration(least_s), axis.said(shortest), duration(most_s), axis.said(longest), most_s / least_s
+        )
+        if duration(least_s) == duration(most_s):
+            text = Markup("A round takes {} at every {} tried.").format(duration(least_s), axis.noun)
+        said.append(Sentence(text, facts | {"times": most_s / least_s}))
+    return said
 
 
 def best_points(whatif: WhatIfFolder) -> Table:
-    """Tabulate for each series and system the best value, what a round takes there, and what it takes of a client."""
-    middle, axis, others = whatif.middle, whatif.along, whatif.others
+    """Tabulate for each series and system the best value, what a round takes there, and what it takes of a client.
+
+    Where the world decides the axis, all its values.
+    """
+    middle, axis = whatif.middle, whatif.along
+    others = whatif.others if axis.is_chosen else [axis, *whatif.others]
     parts = parts_shown(middle)
     needs = [column for column in NEEDS if middle[column.key].notna().any()]
     names, dot = {str(series.label): series.html for series in whatif.series}, Markup(" · ")
@@ -173,7 +225,8 @@ def best_points(whatif: WhatIfFolder) -> Table:
         point = own.nsmallest(1, "round_s").to_dict("records")[0]
         factor = own.set_index(axis.key)["round_s"].get(axis.base, math.nan) / point["round_s"]
         slower = f"+{percent(factor - 1, 0)}" if factor < 2 else "–" if math.isnan(factor) else f"{factor:.3g}×"
-        instead = [] if axis.base is None else [Cell(slower)]
+        best = [Cell(axis.names[point[axis.key]])] if axis.is_chosen else []
+        instead = [Cell(slower)] if best and axis.base is not None else []
         where = [other.said(point[other.key]) for other in others]
         is_own = where and all(other.base == point[other.key] for other in others)
         below = ["the scenario’s own"] if is_own else []
@@ -183,23 +236,29 @@ def best_points(whatif: WhatIfFolder) -> Table:
         round_s, spread_s = point["round_s"], point["spread_s"]
         spent = [(duration(point[f"{part}_s"]), percent(point[f"{part}_s"] / round_s, 0)) for part in parts]
         time = Cell(duration(round_s), f"± {duration(spread_s)}" if spread_s > 0 else "")
-        cells = [heading, Cell(axis.names[point[axis.key]]), time, *instead, *(Cell(*texts) for texts in spent)]
+        cells = [heading, *best, time, *instead, *(Cell(*texts) for texts in spent)]
         rows.append([*cells, *(Cell(column.read(point[column.key])) for column in needs)])
     first = "Variant" if len(whatif.series) > 1 or not others else capitalised(others[0].noun)
     titles = [SHORT.get(part, style.RESOURCE_NAMES[part]).capitalize() for part in parts]
-    own_value = [] if axis.base is None else [axis.names[axis.base] + " instead"]
-    titles = [first, "Best " + axis.noun, "A round", *own_value, *titles, *(column.title for column in needs)]
+    own_value = [axis.names[axis.base] + " instead"] if axis.is_chosen and axis.base is not None else []
+    best_value = ["Best " + axis.noun] if axis.is_chosen else []
+    titles = [first, *best_value, "A round", *own_value, *titles, *(column.title for column in needs)]
     return Table(titles, rows)
 
 
 def words(whatif: WhatIfFolder) -> dict[str, str | Markup]:
     """Give what captions say of the axis, of seeds, and of the values of other axes at which figures are drawn."""
-    return {"noun": whatif.along.noun, "seeds": whatif.over_seeds, "where": where_drawn(whatif.others)}
+    noun, is_chosen = whatif.along.noun, whatif.along.is_chosen
+    return {
+        "noun": noun, "seeds": whatif.over_seeds, "where": where_drawn(whatif.others),
+        "of_each": "The best choice for" if is_chosen else "The own time of",
+        "stars": " Stars mark the best of each." if is_chosen else "",
+    }  # fmt: skip
 
 
 all_variants_panels: Declared[WhatIfFolder] = Declared(
     "All variants",
-    "Stars mark the best of each{seeds}.{where}",
+    "A line for each variant{seeds}.{stars}{where}",
     lambda whatif: [("Time of a round by " + whatif.along.noun, partial(draw.by_series, whatif))],
     when=lambda whatif: len(whatif.drawn) > 1,
     words=words,
@@ -215,12 +274,10 @@ def round_panels(whatif: WhatIfFolder) -> list[Panel]:
     if axis.is_cut and whatif.layers["pareto"].eq(False).any():
         own += " Pale names are cuts that are not Pareto-optimal."
     deep = "from the shallowest cut to the deepest" if axis.is_cut else "for each " + axis.noun
-    caption = Markup(
-        "Where the time of the average client's round goes, {}. Warm colours are waiting{}. The star marks the "
-        "shortest round.{}{}{}"
-    )
+    caption = Markup("Where the time of the average client's round goes, {}. Warm colours are waiting{}. {}{}{}{}")
     more = f" The first {len(shown)} of {len(whatif.series)} variants are drawn." * (len(shown) < len(whatif.series))
-    caption = caption.format(deep, whatif.over_seeds, own, where_drawn(whatif.others), more)
+    star = " The star marks the shortest round." if axis.is_chosen else ""
+    caption = caption.format(deep, whatif.over_seeds, star, own, where_drawn(whatif.others), more)
     drawings = [stacked(whatif, one) for one in shown]
     tables = [] if map_panels(whatif) else [best_points(whatif)]
     return [Panel("Time of a round by " + axis.noun, caption, drawings, min(len(drawings), 2), tables)]
@@ -232,7 +289,7 @@ draw_panels: Declared[WhatIfFolder] = Declared(
     "network on devices and server, and how links vary come from their stated errors. Marks are medians, lines hold "
     "80 % of the draws. First is the fastest of a system, and who is within {alike} of it.{where}",
     {"Time of a round": draw.intervals, "How often first": draw.firsts},
-    when=lambda whatif: len(whatif.draws),
+    when=lambda whatif: len(whatif.draws) and (whatif.chosen or len(whatif.series) > 1),
     words=lambda whatif: words(whatif) | {"draws": _draws(whatif), "alike": percent(ALIKE, 0)},
     tables=lambda whatif: [survivors(whatif)],
     columns=2,
@@ -241,7 +298,8 @@ draw_panels: Declared[WhatIfFolder] = Declared(
 
 def stacked(whatif: WhatIfFolder, series: style.Named, across: int | None = None) -> Drawing:
     """The figure of a round by resource, headed by which value is the best at a value of the second axis."""
-    heading, other = whatif.along.said(whatif.best(series, across)) + " is the best", whatif.across
+    axis, other = whatif.along, whatif.across
+    heading = axis.said(whatif.best(series, across)) + " is the best" if axis.is_chosen else escape("by " + axis.noun)
     if other is not None:
         heading = other.said(other.shown if across is None else across) + ": " + heading
     return whatif.heading(series, heading), partial(draw.stacked, whatif, series, across)
@@ -269,9 +327,13 @@ def map_panels(whatif: WhatIfFolder) -> list[Panel]:
     if across is None or len(across.values) < 2 or not whatif.drawn:
         return []
     for one in whatif.drawn:
-        for text, over_best in (("time of a round", False), ("against the best of the same " + across.noun, True)):
+        maps = [("time of a round", False), ("against the best of the same " + across.noun, True)]
+        for text, over_best in maps if whatif.along.is_chosen else maps[:1]:
             figure = partial(draw.time_map, whatif, one, across, over_best=over_best)
             drawings.append((whatif.heading(one, Markup(text)), figure))
+    if not whatif.along.is_chosen:
+        caption = escape(f"Dark is quick{whatif.over_seeds}.") + where_drawn(whatif.others[1:])
+        return [Panel(f"A round by {noun} and {across.noun}", caption, drawings, 2, [best_points(whatif)])]
     every = "every combination of the other settings" if len(whatif.others) > 1 else "every " + across.noun
     caption = Markup(
         "Dark is quick. A star marks the best {noun} of its column, and the line shows where the best one changes"
@@ -284,18 +346,19 @@ def of_classes(whatif: WhatIfFolder) -> list[Drawing]:
     """Two figures for each variant, if there are several classes."""
     drawings: list[Drawing] = []
     for one in whatif.drawn if whatif.clients["group"].nunique() > 1 else []:
-        best, own = whatif.best(one), "own time by " + whatif.along.noun
-        round_there = "the round at " + whatif.along.said(best) + ", the best for all"
+        axis, own = whatif.along, "own time by " + whatif.along.noun
+        best = whatif.best(one) if axis.is_chosen else axis.shown
+        round_there = "the round at " + axis.said(best) + (", the best for all" if axis.is_chosen else "")
         drawings.append((whatif.heading(one, own), partial(draw.preferences, whatif, one)))
         drawings.append((whatif.heading(one, round_there), partial(draw.spent, whatif, one, best)))
     return drawings
 
 
 class_panels: Declared[WhatIfFolder] = Declared(
-    "The best choice for each class of devices",
+    "{of_each} each class of devices",
     "For each class of devices, the time that a client of the class spends on computing, sending, queueing, being "
-    "served and receiving, without the straggler wait, by {noun}. Stars mark the best {noun} of each class (means over "
-    "clients and seeds).{where}",
+    "served and receiving, without the straggler wait, by {noun} (means over clients and "
+    "seeds).{stars}{where}",
     of_classes,
     words=words,
     columns=2,
@@ -350,7 +413,7 @@ def trained_panels(whatif: WhatIfFolder) -> list[Panel]:
 
 def verdict(whatif: WhatIfFolder) -> list[Sentence]:
     """A sentence on how often the first of the scenario's own system comes first in the draws, and who else does."""
-    here = whatif.here(whatif.survival) if len(whatif.draws) else whatif.draws
+    here = whatif.here(whatif.survival) if len(whatif.draws) and whatif.chosen else whatif.draws[:0]
     if len(here) < 2:
         return []
     ours = here.nsmallest(1, "round_s")
@@ -367,8 +430,12 @@ def _draws(whatif: WhatIfFolder) -> str:
 
 
 def _said(whatif: WhatIfFolder, point: Mapping[Any, Any]) -> Markup:
-    said = whatif.along.said(point[whatif.along.key])
-    return said if len(whatif.series) == 1 else Markup(point["series"]) + " with " + said
+    said = Markup(", ").join(axis.said(point[axis.key]) for axis in whatif.chosen)
+    if len(whatif.series) == 1:
+        return said
+    return Markup(" with ").join(
+        [Markup(point["series"]) if said else _bold(point["series"]), *([said] if said else [])]
+    )
 
 
 def survivors(whatif: WhatIfFolder) -> Table:
@@ -417,7 +484,7 @@ def first_to_target(whatif: WhatIfFolder) -> list[Sentence]:
     """A sentence on which of the trained points of the scenario's own system reaches the target first."""
     if whatif.overlay.empty:
         return []
-    here = whatif.here(whatif.overlay.astype({"target_accuracy": float, "time_to_accuracy_s": float}))
+    here = whatif.overlay.astype({"target_accuracy": float, "time_to_accuracy_s": float})
     here = here[here["valid"].astype(bool) & (here["target_accuracy"] > 0)]
     if here.empty:
         return []

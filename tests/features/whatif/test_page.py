@@ -310,3 +310,45 @@ def test_the_terminal_has_every_cut_of_the_own_system_with_the_own_one_marked(fo
     assert [row.split()[:2] for row in rows if "(own)" in row] == [["2", "pw1"]]
     assert [row.split()[:2] for row in rows if "(best)" in row] == [["11", "dw6"]]
     assert all("×)" in row for row in rows if "(best)" not in row)
+
+
+WORLD_S = Vary("clients.network.scale", (0.1, 1.0, 10.0), base=1)
+WORKERS = Vary("server.speedup", (10.0, 100.0, 1000.0), base=1)
+
+
+@pytest.mark.parametrize("axes", [(WORLD_S, WORKERS), (WORKERS, WORLD_S)])
+def test_what_the_user_decides_is_the_choice_in_whatever_order_it_came(tmp_path: Path, axes: tuple[Vary, ...]) -> None:
+    whatif = load_whatif(write_whatif(tmp_path / "two", replace(SMALL, axes=axes)))
+    assert (whatif.along.key, [axis.key for axis in whatif.others]) == (WORKERS.key, [WORLD_S.key])
+    assert best_points(whatif).titles[:2] == ["Bandwidth", "Best server/client compute ratio"]
+    assert headline(whatif)[0].facts["first"][0] == ("splitfed_v2", 2)
+
+
+def test_of_two_keys_that_the_user_decides_the_best_pair_is_told(tmp_path: Path) -> None:
+    whatif = load_whatif(write_whatif(tmp_path / "pair", replace(SMALL, axes=(WORLD_S, FEW_CUTS, WORKERS))))
+    best, changes = headline(whatif)
+    here = whatif.middle[whatif.middle[WORLD_S.key] == 1].set_index(["series", "model.cut", WORKERS.key])["round_s"]
+    assert best.facts["first"][0] == here.idxmin()
+    assert best.facts["medians"] == here.to_dict()
+    assert changes.text.startswith("The best cut at server/client compute ratio 100 changes with bandwidth")
+
+
+def test_where_the_world_decides_all_nobody_chooses(tmp_path: Path) -> None:
+    folder = write_whatif(tmp_path / "world", replace(SMALL, axes=(WORLD_S, Vary("clients.count", (3, 6), base=1))))
+    whatif = load_whatif(folder)
+    bandwidth, clients = headline(whatif)
+    seconds = whatif.times(whatif.series[0])
+    assert (bandwidth.facts["shortest"], bandwidth.facts["longest"]) == (seconds.idxmin(), seconds.idxmax())
+    assert bandwidth.facts["times"] == seconds.max() / seconds.min()
+    assert clients.facts["axis"] == "clients.count"
+    told = page_of(folder) + in_terminal(folder)
+    body = re.sub("<script.*?</script>", "", told, flags=re.DOTALL)
+    assert "the best" not in body.lower().partition("how to read the numbers")[0]
+    assert [len(panel.tables[0].rows) for panel in panels(whatif) if panel.tables] == [6]
+
+
+def test_of_variants_in_a_varied_world_the_variant_is_the_choice(tmp_path: Path) -> None:
+    world = replace(SMALL, axes=(WORLD_S,), series=(("a", 1.0), ("b", 500.0)))
+    best, where = headline(load_whatif(write_whatif(tmp_path / "variants", world)))
+    assert (best.facts["first"], best.facts["next"]) == ([("a",)], ("b",))
+    assert where.facts["spans"] == [BestSpan(0, 0, 2)]
