@@ -101,16 +101,17 @@ class ShownAxis:
 
     def own_is_bold(self) -> list[Markup]:
         """The names, the scenario's own in bold."""
-        return [_bold(name) if i == self.base else name for i, name in enumerate(self.names)]
+        return [bold(name) if i == self.base else name for i, name in enumerate(self.names)]
 
     def said(self, index: int) -> Markup:
         """A value in a sentence: bandwidth ×4."""
         if self.is_cut:
-            return _bold(self.names[index])
+            return bold(self.names[index])
         return self.title + ("" if self.title.endswith("×") else " ") + self.names[index]
 
 
-def _bold(name: Markup) -> Markup:
+def bold(name: Markup) -> Markup:
+    """A name in bold."""
     return Markup("<b>{}</b>").format(name)
 
 

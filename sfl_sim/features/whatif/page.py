@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from sfl_sim.features.whatif import figures as draw
 from sfl_sim.features.whatif.figures import field, parts_shown
-from sfl_sim.features.whatif.load import load_whatif, where_drawn
+from sfl_sim.features.whatif.load import bold, load_whatif, where_drawn
 from sfl_sim.metrics.choices import ALIKE
 from sfl_sim.report import display, style
 from sfl_sim.report.about import setup_in_words
@@ -162,7 +162,7 @@ def changes(whatif: WhatIfFolder) -> list[Sentence]:
         return []
     if not whatif.chosen:
         times_s = np.stack([whatif.times(one).reindex(range(len(across.values))) for one in whatif.series])
-        whose = [_bold(one.label) for one in whatif.series]
+        whose = [bold(one.label) for one in whatif.series]
         return best_along("variant", across.noun, whose, _columns(across), times_s, ALIKE, across.is_numeric)
     rows, times_s = (
         [whatif.along.said(i) for i in range(len(whatif.along.values))],
@@ -177,10 +177,6 @@ def changes(whatif: WhatIfFolder) -> list[Sentence]:
 def _columns(axis: ShownAxis) -> list[Markup]:
     """The values of an axis in a sentence that has named it."""
     return [escape("×" if axis.title.endswith("×") else "") + name for name in axis.names]
-
-
-def _bold(label: str) -> Markup:
-    return Markup("<b>{}</b>").format(Markup(label))
 
 
 def responses(whatif: WhatIfFolder) -> list[Sentence]:
@@ -434,7 +430,7 @@ def _said(whatif: WhatIfFolder, point: Mapping[Any, Any]) -> Markup:
     if len(whatif.series) == 1:
         return said
     return Markup(" with ").join(
-        [Markup(point["series"]) if said else _bold(point["series"]), *([said] if said else [])]
+        [Markup(point["series"]) if said else bold(Markup(point["series"])), *([said] if said else [])]
     )
 
 
