@@ -17,7 +17,7 @@ from sfl_sim.report.frames import titles
 from sfl_sim.report.lead import Sentence
 from sfl_sim.report.load import TABLES, flat
 from sfl_sim.report.panel import Cell, Table
-from sfl_sim.report.results import TIME, aims, columns_for, factor, of_each
+from sfl_sim.report.results import TIME, aims, columns_for, factor, is_share, of_each
 from sfl_sim.scenario.concerns import NOT_LEARNED, concern_of
 from sfl_sim.scenario.fields import Concern
 
@@ -41,7 +41,7 @@ CHOICES = ("name", "kind", "profile", "order")
 NONE = ("–", "null")
 MAX_NAMED = 4
 CLIENTS = "client_accuracy", "hybrid_accuracy"
-POINTS = {name: f"{TABLES['summary'].columns[name].title} (points)" for name in (*SCORES, *CLIENTS)}
+POINTS = {name: f"{TABLES['summary'].columns[name].title} (points)" for name in (*SCORES, *CLIENTS) if is_share(name)}
 """Columns of shares, whose differences are points."""
 DIFFERENCES = "Seed by seed, then the median ± standard deviation over the seeds that both runs have."
 

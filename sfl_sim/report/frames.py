@@ -10,7 +10,7 @@ import pandas as pd
 from markupsafe import escape
 
 from sfl_sim.metrics.rounds import typical_round
-from sfl_sim.metrics.scores import score_of
+from sfl_sim.metrics.scores import SCORES, score_of
 from sfl_sim.report import style
 from sfl_sim.report.load import IN_MEMORY, Tables
 from sfl_sim.scenario.own_code import object_name
@@ -79,6 +79,11 @@ class Frames(Tables):
         """The column of accuracy, or of the first score of another goal."""
         return score_of(self.rounds)
 
+    @property
+    def group(self) -> str:
+        """What samples are grouped by where clients differ: their label, or a group of numbers, sets or masks."""
+        return "label" if self.score == SCORES[0] else "group"
+
     @cached_property
     def has_perplexity(self) -> bool:
         """True if a variant has predicted the next token at every position."""
@@ -139,7 +144,8 @@ def client_names(frames: Frames, variant: ShownVariant, clients: pd.DataFrame) -
     names = label_names(frames, variant).to_dict()
     labels = {client: str(names.get(label, label)) for client, label in clients["dominant_label"].items()}
     return {
-        client: f"{f'label {label}' if label.isdigit() else label}, client {client}" for client, label in labels.items()
+        client: f"{f'{frames.group} {label}' if label.isdigit() else label}, client {client}"
+        for client, label in labels.items()
     }
 
 

@@ -54,6 +54,11 @@ def in_words(score: str) -> str:
     return title[0].lower() + title[1:] if title[1:2].islower() else title
 
 
+def is_share(score: str) -> bool:
+    """Whether a score is a share of something, which is written in percent: accuracy, and not R²."""
+    return TABLES["rounds"].columns[score].unit == "share"
+
+
 def medians(frames: Frames) -> pd.DataFrame:
     """One row per variant: the median over its seeds of every number in the summary.
 
@@ -69,7 +74,8 @@ def results_table(frames: Frames) -> Table:
     for variant, seeds in of_each(frames.summary, frames.variants):
         about = [variant.method, plural(len(seeds), "seed"), plural(seeds["rounds"].median(), "round")]
         if variant.label in rising:
-            about.append(f"still rising +{points(rising[variant.label])}")
+            gain = rising[variant.label]
+            about.append(f"still rising +{points(gain) if is_share(frames.score) else f'{gain:.3f}'}")
         rows.append((Cell(variant.html, " · ".join(about)), seeds))
     seeds_in_words = "Medians over seeds, ± standard deviation" if frames.n_seeds > 1 else "One seed, of unknown spread"
     target = common_target(frames)
@@ -231,8 +237,11 @@ class Aim:
 
     @property
     def name(self) -> str:
-        """The target in words: 70 % accuracy."""
-        return f"{accuracy(self.target)} {in_words(self.score)}" if self.target is not None else "no target"
+        """The target in words: 70 % accuracy; R² of 0.3."""
+        if self.target is None:
+            return "no target"
+        name = in_words(self.score)
+        return f"{accuracy(self.target)} {name}" if is_share(self.score) else f"{name} of {self.target:.3g}"
 
     @property
     def share(self) -> float:

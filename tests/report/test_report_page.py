@@ -122,6 +122,39 @@ def test_seconds_of_live_runs_are_called_measured(folder: Path) -> None:
     assert "imulated time" not in words()
 
 
+@pytest.fixture
+def regression(frames: Frames) -> Frames:
+    """The frames as if numbers had been predicted: R² of what was the accuracy, and groups in place of labels."""
+    scores = {"accuracy": np.nan, "performance_gap": np.nan, "backward_transfer": np.nan}
+    rounds, summary = (own.assign(r2=own["accuracy"], **scores) for own in (frames.rounds, frames.summary))
+    held = list(np.eye(10, dtype=int)[frames.clients["dominant_label"]] * 5)
+    clients = frames.clients.assign(label_samples=held)
+    return replace(frames, rounds=rounds, summary=summary.assign(target_accuracy=0.7), clients=clients,
+                   labels=frames.labels.head(0))  # fmt: skip
+
+
+def test_a_regression_has_no_labels_and_no_percent_of_r2(regression: Frames) -> None:
+    shown = panels(regression)
+    words = " ".join(
+        f"{panel.title} {panel.caption} {' '.join(heading for heading, _ in panel.drawings)}" for panel in shown
+    ).replace("label_aware", "")
+    assert re.findall("[^.]*label[^.]*", words, re.I) == []
+    assert {"Groups in the order of service", "Groups held by each client"} <= {panel.title for panel in shown}
+    assert shown[0].title == "Time to R² of 0.7"
+
+    middle = regression.summary.query("variant == @HYDRA")["r2"].median()
+    assert read(results_table(regression))[HYDRA]["R²"][0] == f"{middle:.3f}"
+    axis = shown[0].figures[0][1].layout.yaxis.title.text
+    assert axis == "R²"
+    line = next(shown[0].figures[1][1].select_traces({"name": HYDRA}))
+    by_round = regression.rounds.query("variant == @HYDRA").groupby("round")["r2"].median()
+    assert list(line.y) == pytest.approx(list(by_round))
+    in_time, in_score, *_ = headline(regression)
+    assert in_time.facts["compared"] == "time to R² of 0.7"
+    assert in_score.facts["compared"] == "R²"
+    assert "%" not in in_time.text + in_score.text
+
+
 def test_the_tutorial_names_what_is_on_the_page(frames: Frames) -> None:
     text = (Path(__file__).parents[2] / "docs/tutorial/1-first-run.md").read_text(encoding="utf-8")
     named = re.findall(r"^\d\. \*\*(.*?)\*\*", text, re.M)[1:]  # after the headline

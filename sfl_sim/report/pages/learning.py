@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from plotly.colors import hex_to_rgb
 
 from sfl_sim.metrics.rounds import replay_costs
+from sfl_sim.metrics.scores import SCORES
 from sfl_sim.report import display, figures
 from sfl_sim.report.figures import MAX_BANDS, MAX_NARROW_BANDS, MAX_POINTS
 from sfl_sim.report.load import TABLES
@@ -24,6 +25,7 @@ from sfl_sim.report.results import (
     accuracy,
     aims,
     in_words,
+    is_share,
     knowing,
     of_each,
     target_table,
@@ -100,15 +102,15 @@ def own_metric_panels(frames: Frames) -> list[Panel]:
 
 
 def against(frames: Frames, y: str, cost: ToTarget, variants: Sequence[ShownVariant] | None = None) -> go.Figure:
-    """Medians of a share after each round, ± over seeds, against what was spent by then: time, rounds or bytes."""
+    """Medians of a score after each round, ± over seeds, against what was spent by then: time, rounds or bytes."""
     variants = frames.variants if variants is None else variants
     unit, size = _unit(frames, cost)
-    is_gap = y == "performance_gap"
-    hover = f"%{{y:.1f}} {'points' if is_gap else '%'} at %{{x:.4~g}}"
+    is_gap, share = y == "performance_gap", y not in SCORES or is_share(y)
+    hover = f"%{{y:.1f}} {'points' if is_gap else '%'} at %{{x:.4~g}}" if share else "%{y:.3f} at %{x:.4~g}"
     of = of_each(frames.rounds.assign(x=frames.rounds[cost.along] / size), variants)
     most_bands = MAX_BANDS if is_gap else MAX_NARROW_BANDS  # gaps are restless
-    figure = figures.curves(of, "x", y, hover, by="round", most_bands=most_bands)
-    title = "performance gap (points)" if is_gap else f"{in_words(y)} (%)"
+    figure = figures.curves(of, "x", y, hover, by="round", most_bands=most_bands, share=share)
+    title = "performance gap (points)" if is_gap else f"{in_words(y)}{' (%)' * share}"
     figure.update_yaxes(title=title, rangemode="tozero")
     figure.update_xaxes(rangemode="tozero")
     if cost is ROUNDS:
@@ -136,8 +138,8 @@ def accuracy_against(frames: Frames, aim: Aim, cost: ToTarget) -> go.Figure:
     figure = against(frames, aim.score, cost, aim.variants)
     if aim.target is None:
         return figure
-    figures.level(figure, 100 * aim.target)
-    _, size = _unit(frames, cost)
+    scale, (_, size) = 100 if is_share(aim.score) else 1, _unit(frames, cost)
+    figures.level(figure, scale * aim.target)
     for variant, rows in of_each(frames.rounds.dropna(subset=aim.score), aim.variants):
         curve = display.over_seeds(rows, "round", [cost.along, aim.score])
         needed = cost.median(aim.seeds(variant))
@@ -147,10 +149,10 @@ def accuracy_against(frames: Frames, aim: Aim, cost: ToTarget) -> go.Figure:
         if reached:
             height = max(height, aim.target)  # most seeds are there; the median of their accuracies may be lower
             down = {"dash": "dot", "width": 1.2, "hoverinfo": "skip", "showlegend": False, "name": None}
-            figures.lines(figure, variant, [at / size] * 2, [0, 100 * height], "", **down)
+            figures.lines(figure, variant, [at / size] * 2, [0, scale * height], "", **down)
         cross = {"symbol": "x-thin", "line": {"color": variant.colour, "width": 2.5}}
         figures.marks(
-            figure, variant, [at / size], [100 * height], "%{customdata}<extra></extra>", showlegend=False, name=None,
+            figure, variant, [at / size], [scale * height], "%{customdata}<extra></extra>", showlegend=False, name=None,
             marker={} if reached else cross, customdata=[f"{variant.label}: {cost.cell(aim.seeds(variant)).text}"],
         )  # fmt: skip
     return figure

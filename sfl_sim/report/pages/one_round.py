@@ -181,7 +181,7 @@ def _view(frames: Frames, variant: ShownVariant) -> RoundView:
     if clients["label_samples"].notna().all() and len(clients):
         samples = pd.DataFrame(np.stack(list(clients["label_samples"])), clients.index)
         in_order = samples[names.index].set_axis(list(names), axis=1) if len(names) else None
-        held = samples.add_prefix("label ") if in_order is None else in_order
+        held = samples.add_prefix(f"{frames.group} ") if in_order is None else in_order
     called = client_names(frames, variant, clients)
     return RoundView(variant, ended_s - started_s, ops, float(waited_s / run_s), held, called)
 
@@ -190,16 +190,22 @@ def _view(frames: Frames, variant: ShownVariant) -> RoundView:
 
 UNSEEN_REPLAY = ". Replayed samples are not shown"
 order_panels: Declared[OneRound] = Declared(
-    "Labels in the order of service",
-    "Each column is a training job of the server, dark at the labels that its client holds. Where clients share the "
-    "server-side submodel (part-2), a long dark stretch overwrites what was learned before; labels that return soon "
-    "are remembered{replayed} (round {round}, a typical one, of the first seed; labels in its cyclic order{drawn}).",
+    "{Group}s in the order of service",
+    "Each column is a training job of the server, dark at the {group}s that its client holds. Where clients share the "
+    "server-side submodel (part-2), a long dark stretch overwrites what was learned before; {group}s that return soon "
+    "are remembered{replayed} (round {round}, a typical one, of the first seed{in_order}{drawn}).",
     lambda details: [
         (view.html, partial(service_order, view))
         for view in details.views
         if len(view.training) and view.label_samples.size
     ],
-    words=lambda details: details.words | {"replayed": UNSEEN_REPLAY if replaying(details.frames) else ""},
+    words=lambda details: {
+        **details.words,
+        "replayed": UNSEEN_REPLAY if replaying(details.frames) else "",
+        "group": details.frames.group,
+        "Group": details.frames.group.capitalize(),
+        "in_order": "; labels in its cyclic order" if len(details.frames.labels) else "",
+    },
     columns=at_most(2),
 )
 
@@ -215,7 +221,10 @@ def queue_panels(details: OneRound) -> list[Panel]:
         heading = view.html + f": held idle for {percent(held_s / view.duration_s, 0)} of the round"
         queues.append((heading, partial(server_queue, view, end_s, most_waiting)))
         by_clock |= tells_labels(view, end_s)
-    strip = "The strip above shows the labels of the same jobs over time, where single jobs are wide enough to see. "
+    strip = (
+        f"The strip above shows the {details.frames.group}s of the same jobs over time, where single jobs are wide "
+        "enough to see. "
+    )
     caption = (
         "Red marks show what a fixed scheduling policy costs: jobs wait, but the server is idle until the client whose "
         f"turn it is arrives. {strip * by_clock}(Round {details.frames.typical_round}, a typical one, of the first seed"
@@ -344,12 +353,12 @@ def gantt_panels(details: OneRound) -> list[Panel]:
     clients = max(frames.rounds.loc[frames.rounds["round"] == frames.typical_round, "participants"])
     assisting = max(len(view.assistants) for view in views)
     helpers = min(assisting, MAX_ASSISTANTS)
-    sorting = "by label" if frames.labels.empty else "in the cyclic order"
+    sorting = f"by {frames.group}" if frames.labels.empty else "in the cyclic order"
     caption = (
         "Each row is a client, and the top rows are the server's workers. At the server a job has its client's colour: "
         "a fixed scheduling policy repeats the same sequence of colours, arrival order mixes them. Blank is the "
         "straggler wait. The dark line is the critical path: it runs under the operations that make the round as long "
-        f"as it is (round {frames.typical_round}, first seed; clients with their dominant labels, {sorting}"
+        f"as it is (round {frames.typical_round}, first seed; clients with their dominant {frames.group}s, {sorting}"
         f"{drawn(frames)}). Drag to zoom, double-click for the whole round."
     )
     if clients > MAX_CLIENTS:

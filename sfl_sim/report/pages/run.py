@@ -76,7 +76,9 @@ SECTIONS = {
     "One round, operation by operation": PageSection(one_round.gantt_panels, details=True),
     "Why a round takes so long": PageSection(one_round.path_panels, details=True),
     "Where to cut": PageSection(system.cut_panels, folded=True),
-    "Labels held by each client": PageSection(lambda frames: system.holdings_panels(system.held(frames)), folded=True),
+    "Labels held by each client": PageSection(
+        lambda frames: system.holdings_panels(system.held(frames), frames.group), folded=True
+    ),
     "The fleet": PageSection(system.fleet_panels, folded=True),
 }
 """The sections in reading order: what was learned, what it cost, one round in detail, the system. New figures are

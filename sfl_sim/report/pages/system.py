@@ -17,7 +17,7 @@ from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import percent, plural
 from sfl_sim.report.frames import distinct, label_names
 from sfl_sim.report.html_page import write_page
-from sfl_sim.report.panel import Cell, Declared, Drawing, Table, at_most
+from sfl_sim.report.panel import Cell, Declared, Drawing, Panel, Table
 from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:
@@ -254,20 +254,26 @@ READING = (
 )
 
 
-holdings_panels: Declared[Held] = Declared(
-    "Labels held by each client",
-    "Each column is a client, with its number of samples above. The darker a cell, the larger the share of that label "
-    "among the client's samples; white means none. A dark diagonal means that every client mainly holds labels of its "
-    "own. Columns that look alike mean similar label distributions.",
-    lambda held: [(_alike(names, len(held)), partial(holdings, counts)) for names, counts in held],
-    columns=at_most(2),
-)
+def holdings_panels(held: Held, group: str = "label") -> list[Panel]:
+    """The panel on the samples that clients hold, by label or by what stands in its place; none if nothing is known."""
+    caption = (
+        "Each column is a client, with its number of samples above. The darker a cell, the larger the share of that "
+        f"{group} among the client's samples; white means none. A dark diagonal means that every client mainly holds "
+        f"{group}s of its own. Columns that look alike mean similar {group} distributions."
+    )
+    figures_of = [(_alike(names, len(held)), partial(holdings, counts, group)) for names, counts in held]
+    title = f"{group.capitalize()}s held by each client"
+    return [Panel(title, caption, figures_of, min(2, len(held)))] if held else []
 
 
-def holdings(counts: pd.DataFrame) -> go.Figure:
-    """The label distributions of the clients as a heat map, below their numbers of samples; `counts`: clients x labels.
+def holdings(counts: pd.DataFrame, group: str = "label") -> go.Figure:
+    """The label distributions of the clients as a heat map, below their numbers of samples.
 
     The scale is always that of all shares, so that small differences between the clients look small.
+
+    Args:
+        counts: clients x labels.
+        group: what stands in the place of labels.
     """
     shares = _shares(counts).to_numpy()
     # By dominant label, the most one-sided of each first; empty ones last.
@@ -289,7 +295,7 @@ def holdings(counts: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(row=1, title="samples", nticks=3, rangemode="tozero")
     figure.update_yaxes(row=2, type="category", autorange="reversed", showgrid=False, tickvals=names)
     figure.update_xaxes(type="category", showgrid=False, showticklabels=False)
-    figure.update_xaxes(row=2, title=f"{some}clients, by dominant label")
+    figure.update_xaxes(row=2, title=f"{some}clients, by dominant {group}")
     if len(clients) <= MAX_CLIENT_TICKS:
         figure.update_xaxes(row=2, showticklabels=True, tickvals=clients, ticktext=list(map(str, drawn.index)))
     return figure
