@@ -63,12 +63,23 @@ def test_headlines_name_the_best_and_who_is_late(folder, number, first, medians)
     assert sentence.facts["ahead"] == sentence.facts["seeds"] == 3
 
 
-def test_no_seed_tells_two_methods_apart_that_take_turns(tmp_path):
+def test_methods_whose_mean_ranks_overlap_are_not_told_apart(tmp_path):
+    """Ranks of 1, 2 and 1: 1.33 ± 4.30 · 0.58 / √3 = 1.43, within which lies the other's mean of 1.67."""
     rows = table(links=(OWN_LINKS,))
     rows.loc[rows["variant"] == "quick", "score"] = [0.7, 0.6, 0.7]
     rows.to_csv(tmp_path / BENCHMARK, index=False)
     first = benchmark.headlines(benchmark.load_compared(tmp_path))[0]
-    assert (first.facts["first"], first.facts["ahead"], first.facts["seeds"]) == (["quick"], 2, 3)
+    assert (first.facts["first"], first.facts["ahead"], first.facts["seeds"]) == ([], 2, 3)
+    assert first.facts["not told apart"] == ["splitfed_v1", "quick"]
+    assert "70.0\u00a0%" in first.text
+    assert "never" not in first.text
+
+
+def test_three_equal_methods_crown_nobody(tmp_path):
+    rows = table(links=(OWN_LINKS,)).assign(score=0.5)
+    rows.to_csv(tmp_path / BENCHMARK, index=False)
+    accuracy = benchmark.headlines(benchmark.load_compared(tmp_path))[0]
+    assert "best" not in accuracy.text
 
 
 def test_tables_are_headed_by_these_words(folder):
