@@ -171,7 +171,7 @@ class WhatIfFolder(Stored):
     def middle(self) -> pd.DataFrame:
         """One row per point: medians over seeds; `parts` are in proportion to their means and add up to `round_s`."""
         by_point = self.points.groupby(["series", *(axis.key for axis in self.axes)], sort=False)
-        numbers = ["round_s", "client_memory_bytes", "client_joule"]
+        numbers = ["round_s", "bytes_up", "bytes_down", "client_memory_bytes", "client_joule"]
         middle = by_point[numbers].median()
         means = by_point[PARTS_S].mean()
         middle[PARTS_S] = means.mul(middle["round_s"] / means.sum(axis="columns"), axis="index")

@@ -40,6 +40,7 @@ MAX_ROWS = 5
 SHORT = {"queue": "queue", "assistants": "assistants", "barrier": "waiting", "aggregate": "aggregation"}
 """Names of resources as they head a column."""
 NEEDS = columns_of("points", "client_memory_bytes", "client_joule", kind="whatif")
+EXPLORED = [*columns_of("points", "bytes_up", "bytes_down", kind="whatif"), *NEEDS]
 SURVIVAL = "Does it survive what is not known?"
 TRAINED = ["A round", "Accuracy reached", f"Rounds to{NBSP}target", f"Time to{NBSP}target", "Valid"]
 
@@ -69,6 +70,7 @@ def write_whatif(folder: Path, out: Path) -> Path:
         out, "whatif", title=whatif.name, kind="what-if", about=about,
         setup=setup_in_words(settings, n_clients), headlines=headline(whatif), warnings=warnings(whatif),
         panels=panels(whatif), runs=[whatif],
+        tried=tried(whatif), over_seeds=whatif.over_seeds,
         rounds=plural(whatif.about["rounds"], "round") if whatif.about["rounds"] else "all rounds",
     )  # fmt: skip
 
@@ -240,6 +242,35 @@ def best_points(whatif: WhatIfFolder) -> Table:
     best_value = ["Best " + axis.noun] if axis.is_chosen else []
     titles = [first, *best_value, "A round", *own_value, *titles, *(column.title for column in needs)]
     return Table(titles, rows)
+
+
+def tried(whatif: WhatIfFolder) -> dict[str, object]:
+    """Give all points with their numbers as they read, among which the page's reader looks; the series are an axis."""
+    known, parts = whatif.middle.dropna(subset="round_s"), parts_shown(whatif.middle)
+    needs = [column for column in EXPLORED if known[column.key].notna().any()]
+    labels = [str(one.label) for one in whatif.series]
+    axes = [
+        {"title": capitalised(axis.title), "names": [name.striptags() for name in axis.names], "shown": axis.shown,
+         "chosen": axis.is_chosen}
+        for axis in whatif.axes
+    ]  # fmt: skip
+    variants = {"title": "Variant", "names": [one.label.unescape() for one in whatif.series], "shown": 0}
+    rows = [
+        {
+            "at": [labels.index(point["series"]), *(point[axis.key] for axis in whatif.axes)],
+            "round_s": point["round_s"],
+            "parts": [{"s": point[f"{part}_s"], "text": duration(point[f"{part}_s"])} for part in parts],
+            "texts": [duration(point["round_s"]), *(column.read(point[column.key]) for column in needs)],
+        }
+        for point in known.to_dict("records")
+    ]
+    return {
+        "axes": [variants | {"chosen": True}, *axes],
+        "along": 1 + whatif.axes.index(whatif.along),
+        "parts": [{"name": style.RESOURCE_NAMES[part], "colour": style.RESOURCE_COLOURS[part]} for part in parts],
+        "titles": ["A round", *(column.title for column in needs)],
+        "rows": rows,
+    }
 
 
 def words(whatif: WhatIfFolder) -> dict[str, str | Markup]:

@@ -126,7 +126,7 @@ def test_draws_along_an_axis_of_numbers_and_of_several_variants_are_drawn(tmp_pa
 def test_all_cuts_at_all_bandwidths_with_a_run_have_every_section(page: str, shown: dict[str, Panel]) -> None:
     assert [len(panel.figures) for panel in shown.values()] == [1, 4, 2, 2, 2, 2]
     titles = re.findall("<h2>(.*?)</h2>", page)
-    assert titles == [*SECTIONS, "Settings", "How to read the numbers", "Machine"]
+    assert titles == [*SECTIONS, "Look for yourself", "Settings", "How to read the numbers", "Machine"]
     assert list(shown) == SECTIONS
     assert page.count('class="plotly-graph-div"') == 1 + 4 + 2 + 2 + 2 + 2
     assert page.count('<p class="headline">') == 3
