@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 CUTS = Vary("model.cut", (1, 3, 11, 23), ("dw1", "dw2", "dw6", "dw12"), base=0)
 WATCH = """<script>addEventListener("load", () => setTimeout(() => {
   const seen = () => ({
-    rows: [...document.querySelectorAll("#explored tbody tr")].map((row) => [...row.cells].map((cell) => cell.innerText)),
+    rows: [...document.querySelectorAll("#explored tbody tr")].map(
+      (row) => [...row.cells].map((cell) => cell.innerText)),
     link: document.querySelector("#explore a").hash, width_px: innerWidth,
     overflow_px: document.documentElement.scrollWidth - document.documentElement.clientWidth,
   });
