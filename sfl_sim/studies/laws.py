@@ -18,19 +18,21 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sfl_sim.build.clock import burst_of, server_workers
+from sfl_sim.build.clock import build_clock, server_workers
 from sfl_sim.build.method import dealt
 from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.data.partition import cyclic_clients, label_order
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.methods.pooled import Pooled
 from sfl_sim.metrics.queue import held_idle, queue_length
+from sfl_sim.ops import Expect, State
 from sfl_sim.report.load import TABLES, load
 from sfl_sim.rng import stream
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.presets import expand
 from sfl_sim.scenario.sections import Scenario, StationSection
-from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS, InARow, Roster
+from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
 from sfl_sim.sim.station import Job, OrderPolicy, Sorting
 from sfl_sim.store import places
 from sfl_sim.store.columns import BREAKDOWN, OP_COLUMNS
@@ -38,6 +40,7 @@ from sfl_sim.studies.retrace import NotRecorded, Recorded, TracedRounds
 from sfl_sim.system.fleet import Fleet, build_fleet
 from sfl_sim.system.links import BITS_PER_BYTE, Pattern
 from sfl_sim.system.power import read_power
+from sfl_sim.training.executors import Timing
 
 SAME = 1e-9
 """Relative difference up to which two numbers are the same: sums of many are rounded."""
@@ -47,8 +50,8 @@ WINDOW = 100
 """Messages over a shared edge that are added up from the start of each of them."""
 BATCH = ["round", "client", "step"]
 """Columns that tell a client's mini-batch."""
-ANNOUNCED = ("train", "forward", "backward")
-"""Kinds of the jobs that change the one model which an order ranks them for."""
+ANNOUNCED = ("train", "forward", "backward", "differentiate")
+"""Kinds of the jobs at the one model which an order ranks them for."""
 TOTALS = ("bytes_up", "bytes_down", "lost_bytes")
 Floats = NDArray[np.float64]
 Marks = NDArray[np.bool_]
@@ -122,6 +125,21 @@ class StoredTrial:
         """The fleet that the scenario asks for, drawn again."""
         scenario = self.scenario
         return build_fleet(len(self.clients), scenario.seed, scenario.clients, scenario.server, scenario.servers)
+
+    @cached_property
+    def clock(self) -> EventClock:
+        """A clock of the scenario that has run nothing, whose servers serve as those of the run did."""
+        return build_clock(self.scenario, self.fleet, Timing(), self._counts).events
+
+    @cached_property
+    def cyclic(self) -> list[int]:
+        """Its clients in cyclic order."""
+        n_labels = self._counts.shape[1]
+        return cyclic_clients(self._counts, label_order(n_labels, stream(self.scenario.seed, "label order")))
+
+    @cached_property
+    def _counts(self) -> NDArray[np.int64]:
+        return np.stack(self.clients["label_samples"].to_list())
 
     @cached_property
     def is_measured(self) -> bool:
@@ -368,34 +386,25 @@ def _by_policy(trial: StoredTrial, node: str, jobs: pd.DataFrame, section: Stati
     if section.order not in ORDERS:
         return Untold(f"what the order {section.order} says")
     lost = set(trial.dropouts.get("round", ()))
-    counts = np.stack(trial.clients["label_samples"].to_list())
-    cyclic = cyclic_clients(counts, label_order(counts.shape[1], stream(trial.scenario.seed, "label order")))
-    turn = _turn(jobs)
-    name = "order" if node == places.SERVER else f"order of {node}"
+    at = next(server for server in trial.clock.queues if str(server) == node)
     for number in sorted(set(jobs["round"]) - lost):
         of_round = jobs[jobs["round"] == number]
-        n_jobs = of_round["client"].value_counts() // turn
-        left = {client: int(n_jobs[client]) for client in cyclic if client in n_jobs.index}
-        roster = Roster(
-            list(left), left, burst=burst_of(section), rng=stream(trial.scenario.seed, name, number),
-            labels=trial.clients["dominant_label"].tolist(),
-            max_wait_s=inf if section.max_wait_s is None else section.max_wait_s,
-        )  # fmt: skip
-        policy = ORDERS[section.order](roster)
-        in_rows = None if turn == 1 else InARow(policy, left, turn)
-        chosen = _chosen(in_rows or policy, of_round, None if in_rows else left, trial.tolerance_s)
+        n_jobs = of_round["client"].value_counts()
+        announced = {client: int(n_jobs[client]) for client in trial.cyclic if client in n_jobs.index}
+        policy, left = trial.clock.policy(Expect(State("model"), announced, _turn(jobs), at), number)
+        chosen = _chosen(policy, of_round, left, trial.tolerance_s)
         why = f"the order {section.order} serves {{s}} first"
         if breach := _breach("ops", of_round, of_round["client"].to_numpy() != chosen, why, s=chosen):
             return breach
     return Untold("rounds that have lost a client") if lost else None
 
 
-def _chosen(policy: OrderPolicy, jobs: pd.DataFrame, left: dict[int, int] | None, within_s: float) -> list[int]:
+def _chosen(policy: OrderPolicy, jobs: pd.DataFrame, left: dict[int, int], within_s: float) -> list[int]:
     """Ask a policy, at the start of each job, for the client that it serves; -1 for nobody. It ends at a difference.
 
     Args:
         jobs: of a round at a server, in the order of their start.
-        left: jobs of each client that are left, which the policy follows; None: it counts them itself.
+        left: jobs of each client that are left, which the policy follows.
     """
     columns = (jobs[name].tolist() for name in ("requested_s", "client", "started_s", "ended_s"))
     served, chosen = list(zip(*columns, strict=True)), [-1] * len(jobs)
@@ -417,8 +426,7 @@ def _chosen(policy: OrderPolicy, jobs: pd.DataFrame, left: dict[int, int] | None
         if chosen[k] != client:
             break
         del waiting[client]
-        if left is not None:
-            left[client] -= 1
+        left[client] -= 1
         free_s = ended_s
     return chosen
 

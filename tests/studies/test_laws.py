@@ -7,6 +7,7 @@ import pytest
 from small_study import TIMING, run
 
 from sfl_sim.scenario.load import parse
+from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
 from sfl_sim.studies.laws import LAWS, Breach, Untold, held_against, trials_of
 
 FLASH = {"profile": "flash", "begins_at_h": 12}
@@ -93,6 +94,28 @@ def test_every_kind_of_run_keeps_the_laws(kind, tmp_path):
     folder, failure = run(parse(merged(WORLD, KINDS[kind])), tmp_path / "run", TIMING, lambda news: None)
     assert failure is None
     assert untold(trials_of(folder)) == UNTOLD.get(kind, set())
+
+
+SHARED = {
+    "splitfed_v2": {},
+    "u_shaped": {"server": "shared"},
+    "fsl_sage": {"align_every": 2, "align_epochs": 1, "upload_every": 1},
+}
+
+
+@pytest.mark.parametrize("method", SHARED)
+@pytest.mark.parametrize("order", sorted(ORDERS))
+def test_a_slow_server_keeps_every_order_of_unequal_clients(order, method, tmp_path):
+    server = {"order": order, "speedup": 0.2, "workers": 2, "burst": 1 if order in ARRIVAL_DRIVEN else 2}
+    server |= {"max_wait_s": 0.01} if order == "bounded_wait" else {}
+    scenario = merged(WORLD, {"server": server, "data": {"partition": {"kind": "dirichlet", "alpha": 0.5}}})
+    asked = parse(scenario | {"method": {"name": method} | SHARED[method]})
+    folder, failure = run(asked, tmp_path / "run", TIMING, lambda news: None)
+    assert failure is None
+    (trial,) = trials_of(folder)
+    waited_s = trial.at_servers["started_s"] - trial.at_servers["requested_s"]
+    assert (waited_s > 0).any()
+    assert untold([trial]) == set()
 
 
 @pytest.fixture(scope="module")
