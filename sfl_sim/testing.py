@@ -706,8 +706,10 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
 def check_method(kind: type[Method], *options: MethodOptions) -> None:
     """Run all checks on a method, with these options or, if there are none, with its `examples`.
 
-    Raises AssertionError with a line for each check that fails.
+    Raises AssertionError with a line for each check that fails, and TypeError for what is no method's class.
     """
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        raise TypeError(f"check_method takes a method's class, such as SplitFedV1, not {kind!r}")
     problems = []
     for case in [Case(kind, one) for one in options] or cases_of(kind):
         for check in CHECKS:

@@ -1,5 +1,7 @@
 """The checks of methods: every method passes them all, and each check finds what it is for."""
 
+import re
+
 import pytest
 import torch
 from drawn import drawn
@@ -252,3 +254,9 @@ def test_options_of_the_caller_replace_the_examples(monkeypatch):
     check_method(SplitFedV1, options)
     assert seen == [Case(SplitFedV1, options)]
     assert str(seen[0]) == "SplitFedV1 {'server_agg_every': 'step'}"
+
+
+@pytest.mark.parametrize("kind", ["splitfed_v1", int, None])
+def test_what_is_no_class_of_a_method_is_named(kind):
+    with pytest.raises(TypeError, match=re.escape(repr(kind))):
+        check_method(kind)

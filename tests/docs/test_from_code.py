@@ -8,6 +8,7 @@ import pytest
 from typer.main import get_command
 
 from sfl_sim.cli import app
+from sfl_sim.methods import METHODS
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
 from sfl_sim.store.schema import tables
 from sfl_sim.studies.laws import LAWS
@@ -37,6 +38,32 @@ def test_every_order_has_a_row_which_says_whether_arrival_drives_it():
     rows = dict(re.findall(r"^\| `(\w+)`(?: \(default\))? \| (.+) \|$", table, re.MULTILINE))
     assert set(rows) >= set(ORDERS)
     assert {name for name in ORDERS if rows[name].startswith("arrival")} == set(ARRIVAL_DRIVEN)
+
+
+def methods_of(page, heading):
+    """The methods in the first column of the first table below a heading, without settings."""
+    _, section = (from_code.DOCS / "methods" / page).read_text(encoding="utf-8").split(f"\n## {heading}\n")
+    _, table = section.split("\n## ")[0].split("\n| method |", 1)
+    cells = "".join(re.findall(r"^\| [^|]+ \|", table.split("\n\n")[0], re.MULTILINE))
+    return set(re.findall(r"\w+", re.sub(r"`\w+: \w+`", "", cells))) - {"all"}
+
+
+TABLES_OF_METHODS = [
+    ("README.md", "When a client drops out"), ("README.md", "Who steps what"), ("timing.md", "Event graph"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("page", "heading"), TABLES_OF_METHODS)
+def test_a_table_of_methods_names_those_that_there_are(page, heading):
+    named = methods_of(page, heading)
+    assert len(named) > 10
+    assert named <= set(METHODS)
+
+
+def test_of_every_method_a_table_or_its_page_says_what_a_lost_client_leaves():
+    for name in set(METHODS) - methods_of("README.md", "When a client drops out"):
+        page = from_code.DOCS / "methods" / f"{name}.md"
+        assert re.search(r"client (that is )?lost", page.read_text(encoding="utf-8")), name
 
 
 def test_pages_name_commands_that_exist():
