@@ -58,10 +58,13 @@ def first_step(built: Experiment, device: torch.device, within_s: float = inf) -
     Two clients go through a whole round with as much as a mini-batch each, and training ends: what the run would do
     then is done, with few test samples, except for attacks and a user's `on_round_end`. Neither `built` nor this
     process changes. A step that is likely to take longer ends before the first operation for which no time is left, and
-    then no other step begins.
+    then no other step begins. Nor is there a step where jobs are served as in another run, since whole rounds are.
 
     Raises ScenarioError, with the key of what is at fault, for whatever would end the run.
     """
+    scenario = built.setup.scenario
+    if any(section.recorded for section in (scenario.server, *scenario.servers.values())):
+        return within_s
     setup = _small(built.setup, built.method.data)
     asks_all = built.method.has_exits or setup.scenario.serving or setup.scenario.report.representations
     tested_s = len(setup.dataset.y_test) * built.method.task.network.macs / MACS_PER_S

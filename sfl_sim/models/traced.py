@@ -125,7 +125,7 @@ class CuttingPlan:
         if not apart and layers.followed.asks_for_one:
             apart = _apart_for_one(module, found.applied_to(module), samples[0][:1])
         if apart:
-            raise ScenarioError(f"is trained otherwise once it is cut: {apart}; give {WRAPPER}", key=KEY, found=name)
+            raise ScenarioError(f"cannot be cut as it is trained: {apart}; give {WRAPPER}", key=KEY, found=name)
         return found
 
     def applied_to(self, module: nn.Module) -> nn.Sequential:

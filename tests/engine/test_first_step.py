@@ -179,8 +179,6 @@ SMOOTHED = {"train.class_weights": "balanced", "train.label_smoothing": 0.1}
 @pytest.mark.parametrize(
     ("key", "sections"),
     [
-        ("model.factory", {"model": {"factory": ChangesInPlace}}),
-        ("model.factory", {"model": {"factory": Detached}}),
         ("train.loss", {"train.loss": f"{HERE}:for_two_samples"}),
         ("train.loss", {"train.loss": f"{HERE}:of_seven_labels"}),
         ("train.optimizer", {"train.optimizer": f"{HERE}:OfTwoNumbers"}),
@@ -205,6 +203,8 @@ def test_what_fails_in_the_first_round_is_told_before_it_with_its_key(key, secti
 @pytest.mark.parametrize(
     ("key", "sections"),
     [
+        ("model.factory", {"model": {"factory": ChangesInPlace}}),
+        ("model.factory", {"model": {"factory": Detached}}),
         ("model.factory", {"model": {"factory": Synchronised}}),
         ("model.factory", {"model": {"factory": SevenLabels}}),
         ("model", {"model": {"factory": Complex}}),
