@@ -122,10 +122,17 @@ def _in_words(schema: Schema, found: object = None) -> str:
         schema.get("type", ""), "text, a number, true or false, null, a list or a mapping"
     )
     bounds = " and ".join(
-        text.format(schema[kind]) for kind, text in _BOUNDS.items() if kind in schema and _is_told(kind, schema, found)
+        text.format(_plain(schema[kind]))
+        for kind, text in _BOUNDS.items()
+        if kind in schema and _is_told(kind, schema, found)
     )
     items = f"with one or more items, each {_in_words(schema['items'])}" if "minItems" in schema else ""
     return " ".join(part for part in (noun, bounds, items) if part)
+
+
+def _plain(limit: float) -> float:
+    """Return a limit as people write it: pydantic 2.8 gives whole ones as 0.0."""
+    return int(limit) if float(limit).is_integer() and abs(limit) < 1e15 else limit
 
 
 def _is_told(kind: str, schema: Schema, found: object) -> bool:
