@@ -458,13 +458,13 @@ def _without_gradient(module: nn.Sequential, sample: Tensor) -> int:
     with drawing(0), torch.enable_grad():
         for i, layer in enumerate(module.train()):
             x = x.detach().requires_grad_(x.is_floating_point())
-            out = layer(x)
+            out = layer(x.clone())  # which a layer may change in place
             if not isinstance(out, Tensor):  # which `price` refuses
                 break
             if not out.requires_grad:
                 deaf = i + 1
             else:
-                torch.autograd.backward(out.sum())
+                torch.autograd.backward(out, torch.ones_like(out))
                 deaf = i if x.requires_grad and x.grad is None else deaf
             x = out
     module.zero_grad()

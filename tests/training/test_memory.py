@@ -55,7 +55,7 @@ def test_activations_are_what_torch_allocates_and_does_not_free(name, depth):
         smashed = part1.weights.forward(x)
     held = sum(event.self_cpu_memory_usage for event in account.key_averages())
     passed = part1.weights._saved  # which no client would keep, nor two copies of x: what a checkpoint needs
-    held -= passed.draws.nbytes + passed.buffers.nbytes
+    held -= passed.draws.nbytes + passed.state[0].nbytes
     weights_and_gradient = part1.part.size_bytes + part1.part.n_parameters * net.dtype.itemsize
     held += weights_and_gradient + smashed.nbytes
     assert client_memory_bytes(net, cut, BATCH, 0) == pytest.approx(held, abs=16)
