@@ -159,9 +159,14 @@ class StoredTrial:
         return bool(kind.has("follows_order", method_options(kind, self.scenario)))
 
     @cached_property
+    def options(self) -> object:
+        """Options of its method, as its class declares them; None if it has none."""
+        return method_options(find_method(self.scenario.method.name), self.scenario)
+
+    @cached_property
     def sends_once(self) -> bool:
         """True if the server keeps what clients have sent, and trains on it without another upload."""
-        return bool(getattr(method_options(find_method(self.scenario.method.name), self.scenario), "send_once", False))
+        return bool(getattr(self.options, "send_once", False))
 
     @cached_property
     def at_servers(self) -> pd.DataFrame:
@@ -227,6 +232,7 @@ def time_never_runs_back(trial: StoredTrial) -> Finding:
 def cause_before_effect(trial: StoredTrial) -> Finding:
     """Cause before effect: nothing is requested but when something ends, and no stage before the one it needs."""
     ops, within_s = trial.ops, trial.tolerance_s
+    is_patient = getattr(trial.options, "patience_s", None) is not None
     instants = {"ops": "ended_s", "rounds": "started_s", "dropouts": "lost_s", "presence": "from_s"}
     known_s = [trial.tables[table][column] for table, column in instants.items() if len(trial.tables[table])]
     causes_s = np.unique(np.concatenate([np.asarray(of_table, dtype=float) for of_table in known_s]))
@@ -235,7 +241,7 @@ def cause_before_effect(trial: StoredTrial) -> Finding:
     after = np.searchsorted(causes_s, requested_s)
     apart_s = np.minimum(causes_s[after] - requested_s, requested_s - causes_s[after - 1])
     why = "requested_s {requested_s:.9g} is an instant at which nothing ended"
-    if breach := _breach("ops", ops, apart_s > within_s, why):
+    if breach := _breach("ops", ops, (apart_s > within_s) & (not is_patient), why):
         return breach
     if trial.goes_on:
         return Untold("mini-batches of asynchronous methods may have the same numbers")
@@ -257,7 +263,7 @@ def cause_before_effect(trial: StoredTrial) -> Finding:
         why = f"requested_s {{requested_s:.9g}} is before the end of {cause}, {{s:.9g}}"
         if breach := _breach("ops", rows, rows["requested_s"].to_numpy() < limit_s - within_s, why, s=limit_s):
             return breach
-    return None
+    return Untold("what is requested when the server's patience ends") if is_patient else None
 
 
 def _lost(trial: StoredTrial, rows: pd.DataFrame) -> Marks:

@@ -55,6 +55,10 @@ KINDS = {
     "other methods": {
         "grid": {"method.name": ["fedavg", "splitnn", "u_shaped", "cse_fsl", "epsl", "harmony", "hydra", "mu_splitfed"]}
     },
+    "patience": {
+        "method": {"name": "korea", "proportion": "fixed", "p0": 0.5, "assistants": "all", "patience_s": 0.5},
+        "clients": {"participation": 0.5},
+    },
     "kept activations": {"method": {"name": "splitfrozen", "send_once": True}, "train": {"local_epochs": 2}},
     "two workers": {
         "train": {"batches": "full", "local_epochs": 2},
@@ -85,6 +89,7 @@ UNTOLD = {
     "asynchronous": {2, 6, 9},
     "other methods": {6, 9},
     "kept activations": {6, 9},
+    "patience": {2},
     "two workers": {5},
 }
 
