@@ -95,6 +95,11 @@ def rounds(folder, variant):
     return pd.read_parquet(folder / "rounds.parquet", filters=[("variant", "==", variant)])
 
 
+def of_its_own(rows):
+    """Leave out the columns that only other variants of the run have."""
+    return rows.dropna(axis="columns", how="all")
+
+
 def participants(folder, variant):
     wanted = [("variant", "==", variant)]
     return pd.read_parquet(folder / "participants.parquet", columns=["round", "client"], filters=wanted)
@@ -146,7 +151,7 @@ def test_what_holds_is_what_a_run_in_the_other_world_says(folders):
     there, here = summaries(fresh), summaries(repriced)
     for name, verdict in verdicts(repriced).items():
         if verdict["reason"] is None:
-            pd.testing.assert_frame_equal(rounds(fresh, name), rounds(repriced, name))
+            pd.testing.assert_frame_equal(of_its_own(rounds(fresh, name)), of_its_own(rounds(repriced, name)))
             pd.testing.assert_frame_equal(participants(fresh, name), participants(repriced, name))
             assert here[name] == {key: value for key, value in there[name].items() if key != "key"}
 
