@@ -115,7 +115,7 @@ class Following:
         except CannotFollowError:
             raise
         except Exception as error:  # whatever a forward may do with what stands for a tensor
-            self.fail(in_short(error))
+            self.fail(f"fails with {in_short(error)}")
         if has_drawn_since(before):
             self.fail("draws random numbers that no tensor of its samples asks for")
         self._check_kept(module, attributes)
