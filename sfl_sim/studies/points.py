@@ -7,7 +7,6 @@ import multiprocessing
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -247,7 +246,7 @@ def evaluate(points: Sequence[Point], jobs: int = 1) -> Iterator[Answer]:
         except BaseException as error:
             for process in [*pool._processes.values()]:  # of points under way nothing is kept
                 process.kill()
-            if isinstance(error, BrokenProcessPool):
+            if pool._broken:  # which a submit that meets it half closed tells as an OSError
                 raise RuntimeError(f"a helper of --jobs does not answer: {KILLED}") from error
             raise
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from multiprocessing.context import SpawnProcess
 
 import pytest
@@ -88,6 +89,22 @@ def test_a_killed_process_that_walks_points_is_told_in_a_sentence(monkeypatch):
 
     def start(new):
         begins(new)
+        new.kill()
+
+    monkeypatch.setattr(SpawnProcess, "start", start)
+    with pytest.raises(RuntimeError, match=KILLED):
+        list(evaluate(POINTS, jobs=2))
+
+
+def test_a_process_killed_while_others_are_started_is_told_in_the_same_sentence(monkeypatch):
+    begins, begun = SpawnProcess.start, []
+
+    def start(new):
+        calls = new._args[0]
+        while begun and not calls._reader.closed:  # by the pool, which has seen that its first process is gone
+            time.sleep(0.01)
+        begins(new)
+        begun.append(new)
         new.kill()
 
     monkeypatch.setattr(SpawnProcess, "start", start)
