@@ -54,18 +54,22 @@ class _Growing:
 
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []
-        self._earlier: list[pd.DataFrame] = []
+        self._earlier: list[pa.Table] = []
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         self._rows += map(dict, rows)
         if len(self._rows) >= ROWS_PER_FRAME:
-            self._earlier.append(pd.DataFrame(self._rows))
+            self._earlier.append(self._latest())
             self._rows.clear()
 
     def frame(self) -> pd.DataFrame:
         """Return all rows so far."""
-        frames = [*self._earlier, *([pd.DataFrame(self._rows)] if self._rows else [])]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        if not self._earlier:
+            return pd.DataFrame(self._rows)
+        return pa.concat_tables([*self._earlier, self._latest()], promote_options="permissive").to_pandas()
+
+    def _latest(self) -> pa.Table:
+        return pa.Table.from_pandas(pd.DataFrame(self._rows), preserve_index=False)
 
 
 class TrialWriter:
