@@ -1,9 +1,11 @@
 """The sentences that open a page, at most three: who is first, what is best where, what to choose.
 
 One rule for all. Compared are medians over seeds, written as tables write them: what reads alike is equal. A seed that
-never gets to a target is infinitely late; who gets there with fewer than half of the seeds has no number. How sure a
-lead is follows seed by seed, over the seeds that both have. A ratio is that of the two medians beside it (`times`), and
-there is none where a seed of either misses the target: how many reach it is told instead. Tables have the same rule.
+never gets to a target is infinitely late; who gets there with fewer than half of the seeds has no number. Nobody is
+first where the 95 % intervals of mean ranks overlap, or what was learned is known with one seed: these are not told
+apart. Else how many seeds agree is said, of those that both have. A ratio is that of the two medians beside it
+(`times`), and there is none where a seed of either misses the target: how many reach it is said instead. Tables have
+the same rule.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
+from sfl_sim.metrics.choices import ranks
 from sfl_sim.report.display import capitalised, few_of, listed, percent, plural
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ class Compared:
         text: writes a number.
         target: what is to be reached: 70 % accuracy; empty if nothing is.
         noun: what has the number.
+        learned: whether it depends on what was learned, so that with one seed it says little.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Compared:
     more_is_better: bool = False
     target: str = ""
     noun: str = "variant"
+    learned: bool = True
 
 
 def lead(
@@ -70,7 +75,7 @@ def lead(
     Its facts are `compared`, `medians` by label, the labels `first` and `next`, and by label how many seeds reach the
     target, and of how many, if not all do (`late`); how many times as much the next has (`times`), where it is said;
     of the seeds that the first and the next have in common, their number, and with how many the first is ahead, or as
-    good (`seeds`, `ahead`, `level`).
+    good (`seeds`, `ahead`, `level`); or who is `not told apart`, the best median first, and then nobody is `first`.
 
     Args:
         compared: what the numbers are.
@@ -90,9 +95,9 @@ def lead(
     def name(label: L) -> Markup:
         return names[label] if names else Markup("<b>{}</b>").format(label)
 
-    def number(label: L) -> Markup:
-        some = f" (with {late[label][0]} of {plural(late[label][1], 'seed')})" if label in late else ""
-        return escape(compared.text(medians[label]) + some)
+    def number(label: L, some: str = " ({})") -> Markup:
+        with_some = f"with {late[label][0]} of {plural(late[label][1], 'seed')}" if label in late else ""
+        return escape(compared.text(medians[label]) + (with_some and some.format(with_some)))
 
     on_time = [label for label in ranked if math.isfinite(medians[label])]
     if not on_time:
@@ -106,18 +111,24 @@ def lead(
         all_of_them = "Both" if len(known) == 2 else f"All {len(known)}"
         same = escape(f"{all_of_them} {compared.noun}s have the same {compared.name}, ")
         return [Sentence(same + number(first[0]) + ".", facts)]
-    has = "has" if len(first) == 1 else "have"
-    clauses = [few_of([name(label) for label in first]) + escape(f" {has} the {compared.best} {compared.name}, ")]
-    clauses[0] += number(first[0])
-    if rest:
+    alike, why = _not_told_apart(compared, {label: numbers[label] for label in known}, on_time, first)
+    if alike:
+        facts |= {"first": [], "not told apart": alike}
+        each = [name(label) + " (" + number(label, " {}") + ")" for label in alike]
+        clauses = [few_of(each) + escape(f" are not told apart in {compared.name}: {why}")]
+    else:
+        has = "has" if len(first) == 1 else "have"
+        best = escape(f" {has} the {compared.best} {compared.name}, ")
+        clauses = [few_of([name(label) for label in first]) + best + number(first[0])]
+    if rest and not alike:
         ratio = times(known[rest[0]], known[first[0]])
         as_much = f", {ratio:.2f} times as much" if ratio > 1 and not compared.more_is_better else ""
         clauses.append("the next is " + name(rest[0]) + " with " + number(rest[0]) + as_much)
         facts |= {"next": rest[0]} | ({"times": ratio} if as_much else {})
-    if rest and len(first) == 1:
+    if rest and len(first) == 1 and not alike:
         facts |= (agreement := _agreement(compared, known[first[0]], known[rest[0]]))
         clauses.append(Markup(_agreeing(**agreement)))
-    if reference and reference[0] in {*on_time} - {*first, *rest[:1]}:
+    if reference and reference[0] in {*on_time} - {*alike, *first, *rest[:1]}:
         clauses.append(name(reference[0]) + escape(f", {reference[1]}, has ") + number(reference[0]))
     if never := ranked[len(on_time) :]:
         does, some = ("does", "its") if len(never) == 1 else ("do", "their")
@@ -132,6 +143,21 @@ def times(ours: pd.Series, theirs: pd.Series) -> float:
     on_time = all(len(numbers) and np.isfinite(numbers).all() for numbers in both)
     (above, below) = (float(numbers.median()) for numbers in both)
     return above / below if on_time and below > 0 else math.nan
+
+
+def _not_told_apart(
+    compared: Compared, numbers: Mapping[L, pd.Series], on_time: Sequence[L], first: Sequence[L]
+) -> tuple[list[L], str]:
+    """Those who get there that are not told apart from the best one, and why; none if all are."""
+    of_seeds = pd.concat(list(numbers.values()), axis="columns", join="inner", keys=range(len(numbers)))
+    if len(of_seeds) < 2:
+        why = "one seed" if len(of_seeds) else "their seeds are not the same"
+        return (list(on_time), why) if compared.learned and len(on_time) > 1 else ([], "")
+    ranked = dict(zip(numbers, ranks(of_seeds, compared.more_is_better).to_dict("records"), strict=True))
+    best = min((ranked[label] for label in first), key=lambda row: row["rank"])
+    alike = [label for label in on_time if ranked[label] is best or ranked[label]["low"] <= best["high"]]
+    why = f"the 95 % intervals of their mean ranks over {plural(len(of_seeds), 'seed')} overlap"
+    return (alike, why) if len(alike) > 1 else ([], "")
 
 
 def _agreement(compared: Compared, ours: pd.Series, theirs: pd.Series) -> dict[str, int]:

@@ -19,6 +19,7 @@ from sfl_sim.report.lead import BestSpan, Compared, best_along, best_spans, choi
 
 NEVER = math.inf
 TIME = Compared("time to 70 % accuracy", "shortest", duration, target="70 % accuracy")
+ROUND = Compared("time of a round", "shortest", duration, learned=False)
 ACCURACY = Compared("accuracy", "best", percent, more_is_better=True)
 
 
@@ -33,20 +34,17 @@ def said(compared: Compared, numbers: dict[str, list[float]], **more: Any) -> le
     [
         (TIME, {"b": [15, 30, 60], "a": [10, 20, 30]},
          {"first": ["a"], "next": "b", "seeds": 3, "ahead": 3, "times": 1.5}, ["20 s", "30 s", "1.50", "3 of 3 seeds"]),
-        (TIME, {"a": [10, 20, 30], "b": [15, 19, 60]},
-         {"first": ["b"], "next": "a", "seeds": 3, "ahead": 1}, ["19 s", "20 s", "1 of 3 seeds"]),
-        (TIME, {"a": [1], "b": [2]}, {"first": ["a"], "ahead": 1, "seeds": 1}, ["one seed"]),
+        (ROUND, {"a": [1], "b": [2]}, {"first": ["a"], "ahead": 1, "seeds": 1}, ["one seed"]),
         (ACCURACY, {"a": [0.5, 0.7], "b": [0.6, 0.8]}, {"first": ["b"], "next": "a", "ahead": 2}, ["70.0 %", "60.0 %"]),
         # What reads alike is equal: nobody leads by 0.2 ms in a minute.
-        (TIME, {"a": [60.0002, 70], "b": [60, 70], "c": [90, 90]}, {"first": ["b", "a"], "next": "c"}, ["1 min"]),
+        (ROUND, {"a": [60.0002], "b": [60], "c": [90]}, {"first": ["b", "a"], "next": "c"}, ["1 min"]),
         (TIME, {"a": [60.0002], "b": [60]}, {"first": ["b", "a"]}, ["Both", "1 min"]),
         (TIME, {"a": [60, 80, 80], "b": [60.0002, 90, 90]}, {"ahead": 2, "level": 1}, ["2 of 3 seeds", "with 1"]),
         # A seed that misses the target is told, and one that has no number is left out.
-        (TIME, {"a": [10, 20, NEVER], "b": [30, 40, 50]},
-         {"first": ["a"], "late": {"a": (2, 3)}, "ahead": 2, "times": None}, ["2 of 3 seeds", "40 s"]),
-        (TIME, {"a": [10, math.nan], "b": [20, 20]}, {"first": ["a"], "seeds": 1, "late": {}}, ["one seed"]),
+        (TIME, {"a": [10, 20, NEVER], "b": [30, 40, NEVER]},
+         {"first": [], "not told apart": ["a", "b"], "late": {"a": (2, 3), "b": (2, 3)}}, ["20 s with 2 of 3 seeds"]),
         (TIME, {"a": [10, 20], "b": [NEVER, NEVER]}, {"first": ["a"], "late": {"b": (0, 2)}}, ["b does not reach"]),
-        (TIME, {"a": [10, 20], "b": [9, NEVER]}, {"first": ["a"], "late": {"b": (1, 2)}}, ["more than half of its"]),
+        (TIME, {"a": [10, 20], "b": [19, NEVER]}, {"first": ["a"], "late": {"b": (1, 2)}}, ["more than half of its"]),
         (TIME, {"a": [NEVER], "b": [NEVER]}, {"first": [], "late": {"a": (0, 1), "b": (0, 1)}}, ["No variant"]),
         (TIME, {"a": [5], "b": [math.nan]}, {"first": ["a"], "medians": {"a": 5}}, ["a is 5 s"]),
     ],
@@ -64,15 +62,40 @@ def test_without_numbers_there_is_no_sentence() -> None:
     assert lead.lead(TIME, {}) == lead.lead(TIME, {"a": pd.Series([math.nan])}) == []
 
 
-def test_seeds_of_their_own_agree_on_nothing() -> None:
+@pytest.mark.parametrize(
+    ("compared", "numbers", "alike", "words"),
+    [
+        # Ranks of 1, 2 and 2 have a mean of 1.67 ± 4.30 · 0.58 / √3 = 1.43, within which lies the other's of 1.33.
+        (TIME, {"a": [10, 20, 30], "b": [15, 19, 29]}, ["b", "a"], ["19 s", "20 s", "over 3 seeds"]),
+        (ROUND, {"a": [10, 20, 30], "b": [15, 19, 29]}, ["b", "a"], ["over 3 seeds"]),
+        # Of what was learned one seed says little, but who gets to the target and who does not.
+        (ACCURACY, {"a": [0.5], "b": [0.6]}, ["b", "a"], ["60.0 %", "50.0 %", "one seed"]),
+        (TIME, {"a": [10], "b": [20], "c": [NEVER]}, ["a", "b"], ["one seed", "c does not reach"]),
+        (TIME, {"a": [10, math.nan], "b": [20, 20]}, ["a", "b"], ["10 s", "20 s"]),  # a diverged with a seed
+        # c is last in all seeds: its ranks are told apart from those of the others.
+        (TIME, {"a": [10, 20], "b": [15, 19], "c": [90, 91]}, ["a", "b", "c"], ["over 2 seeds"]),
+        (TIME, {"a": [10, 20, 30, 9], "b": [15, 19, 29, 11], "c": [90, 91, 92, 93]}, ["a", "b"], ["over 4 seeds"]),
+    ],
+)  # fmt: skip
+def test_nobody_is_first_among_those_that_are_not_told_apart(
+    compared: Compared, numbers: dict[str, list[float]], alike: list[str], words: list[str]
+) -> None:
+    sentence = said(compared, numbers)
+    assert (sentence.facts["first"], sentence.facts["not told apart"]) == ([], alike)
+    assert "next" not in sentence.facts
+    for word in words:
+        assert word in " ".join(untagged(sentence.text).split())
+
+
+def test_variants_without_a_common_seed_are_not_told_apart() -> None:
     (sentence,) = lead.lead(TIME, {"a": pd.Series([1.0], index=[0]), "b": pd.Series([2.0], index=[1])})
-    assert (sentence.facts["first"], sentence.facts["seeds"]) == (["a"], 0)
+    assert sentence.facts["not told apart"] == ["a", "b"]
 
 
 def test_a_reference_is_named_unless_it_is_already() -> None:
     numbers = {"a": [1.0], "b": [2.0], "c": [3.0]}
     for reference, times in (("a", 1), ("b", 1), ("c", 1)):
-        text = said(TIME, numbers, reference=(reference, "the reference")).text
+        text = said(ROUND, numbers, reference=(reference, "the reference")).text
         assert text.count(f"<b>{reference}</b>") == times
         assert ("the reference" in text) == (reference == "c")
 
@@ -80,22 +103,24 @@ def test_a_reference_is_named_unless_it_is_already() -> None:
 def test_names_may_have_marks_and_are_escaped_without() -> None:
     assert "<b>&lt;i&gt;</b>" in said(TIME, {"<i>": [1.0], "b": [2.0]}).text
     marked = {"a": Markup("<i>●</i> a"), "b": Markup("b")}
-    assert said(TIME, {"a": [1.0], "b": [2.0]}, names=marked).text.startswith("<i>●</i> a has ")
+    assert said(ROUND, {"a": [1.0], "b": [2.0]}, names=marked).text.startswith("<i>●</i> a has ")
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=5))
 def test_seeds_are_counted_one_by_one(seeds: list[tuple[int, int]]) -> None:
     ours, theirs = (list(map(float, numbers)) for numbers in zip(*seeds, strict=True))
-    compared = Compared("time", "shortest", "{:.1f}".format)
-    facts = said(compared, {"ours": ours, "theirs": theirs}).facts
+    facts = said(Compared("time", "shortest", "{:.1f}".format, learned=False), {"ours": ours, "theirs": theirs}).facts
     if np.median(ours) == np.median(theirs):
-        assert sorted(facts["first"]) == ["ours", "theirs"]
+        assert set(facts["first"]) | set(facts.get("not told apart", ())) == {"ours", "theirs"}
         return
     sign = 1 if np.median(ours) < np.median(theirs) else -1
-    assert facts["first"] == ["ours" if sign == 1 else "theirs"]
-    assert facts["ahead"] == sum(sign * one < sign * other for one, other in seeds)
-    assert (facts["level"], facts["seeds"]) == (sum(one == other for one, other in seeds), len(seeds))
+    ahead, level = (sum(sign * np.sign(other - one) == by for one, other in seeds) for by in (1, 0))
+    if facts["first"]:
+        assert facts["first"] == ["ours" if sign == 1 else "theirs"]
+        assert (facts["ahead"], facts["level"], facts["seeds"]) == (ahead, level, len(seeds))
+    else:
+        assert ahead < len(seeds)
 
 
 # Where another one is the best

@@ -96,7 +96,7 @@ def headline(served: ServedFolder) -> list[Sentence]:
     names = {str(series.label): series.html for series in served.series}
     sentences = []
     for column, compared in (
-        ("p95_s", Compared(f"p95 of the latency at {served.shown_rate}", "shortest", duration)),
+        ("p95_s", Compared(f"p95 of the latency at {served.shown_rate}", "shortest", duration, learned=False)),
         ("accuracy", Compared(f"accuracy at {served.shown_rate}", "best", percent, more_is_better=True)),
     ):
         by_seed = served.at_rate.pivot_table(index="seed", columns="series", values=column, dropna=False)

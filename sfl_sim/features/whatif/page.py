@@ -132,7 +132,7 @@ def headline(whatif: WhatIfFolder) -> list[Sentence]:
         best = set(medians.groupby([point[0] for point in seconds], sort=False).idxmin())
         seconds = {point: of_seeds for point, of_seeds in seconds.items() if point in best}
     noun = "variant" if several else chosen[0].noun if len(chosen) == 1 else "combination"
-    compared = Compared("time of a round", "shortest", duration, noun=noun)
+    compared = Compared("time of a round", "shortest", duration, noun=noun, learned=False)
     own: tuple[PointKey, str] | None = None
     bases = [axis.base for axis in chosen]
     if not several and None not in bases:

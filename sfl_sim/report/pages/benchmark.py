@@ -8,14 +8,14 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from markupsafe import Markup, escape
+from markupsafe import escape
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.choices import interval, non_dominated, ranks
 from sfl_sim.report import figures, style
-from sfl_sim.report.display import data_size, data_unit, duration, few_of, percent, plural, points, prefixed, time_unit
+from sfl_sim.report.display import data_size, data_unit, duration, percent, plural, points, prefixed, time_unit
 from sfl_sim.report.html_page import write_page
-from sfl_sim.report.lead import Compared, Sentence, lead, times
+from sfl_sim.report.lead import Compared, lead, times
 from sfl_sim.report.load import BENCHMARK, OWN_LINKS
 from sfl_sim.report.panel import Cell, Column, Drawing, Panel, Table, by_variant
 from sfl_sim.report.results import ToTarget, factor
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
     from rich.console import Group
+
+    from sfl_sim.report.lead import Sentence
 
 
 WHAT = (
@@ -138,25 +140,8 @@ def headlines(benchmark: BenchmarkTable) -> list[Sentence]:
     for column, more in RANKED.items():
         by_seed = benchmark.by_seed(column, late=not more)
         numbers = {name: by_seed[name] for name in benchmark.variants}
-        led = lead(compared[column], numbers, reference=(benchmark.reference, "the reference"))
-        sentences += [_crowning_nobody(benchmark, column, compared[column], sentence) for sentence in led]
+        sentences += lead(compared[column], numbers, reference=(benchmark.reference, "the reference"))
     return sentences
-
-
-def _crowning_nobody(benchmark: BenchmarkTable, column: str, compared: Compared, sentence: Sentence) -> Sentence:
-    """The sentence, or, where intervals of mean ranks overlap with that of the first, that these are not told apart."""
-    medians, ranked = sentence.facts["medians"], ranked_by(benchmark, column).to_dict()
-    best = min(sentence.facts["first"], key=ranked["rank"].__getitem__, default=None)
-    if best is None:
-        return sentence
-    known = [name for name in medians if math.isfinite(medians[name])]
-    alike = [name for name in known if name == best or ranked["low"][name] <= ranked["high"][best]]
-    if len(alike) < 2:
-        return sentence
-    names = [Markup("<b>{}</b> ({})").format(name, compared.text(medians[name])) for name in alike]
-    why = f" are not told apart in {compared.name}: the 95 % intervals of their mean ranks over "
-    why += f"{plural(benchmark.n_seeds, 'seed')} overlap."
-    return Sentence(few_of(names) + escape(why), {**sentence.facts, "first": [], "not told apart": alike})
 
 
 def ranked_by(benchmark: BenchmarkTable, column: str) -> pd.DataFrame:

@@ -173,7 +173,7 @@ def _in_time(frames: Frames) -> list[Sentence]:
         if variant.label in lost
     }
     round_s = frames.summary["simulated_s"] / frames.summary["rounds"]
-    return lead(Compared("time of a round", "shortest", duration), _by_seed(frames, round_s), names)
+    return lead(Compared("time of a round", "shortest", duration, learned=False), _by_seed(frames, round_s), names)
 
 
 def _in_score(frames: Frames) -> list[Sentence]:

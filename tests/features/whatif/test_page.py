@@ -144,7 +144,7 @@ def test_it_says_which_cut_is_the_best_what_it_saves_and_where_that_changes(what
     assert f"<b>2 pw1</b>, the scenario’s own, has {display.duration(round_s[1])}" in where.text
     assert changes.facts["spans"] == [BestSpan(22, 0, 1), BestSpan(best, 2, 3), BestSpan(2, 4, 4)]
     assert "<b>23 dw12</b> at ×0.1 to ×0.3" in changes.text
-    assert trained.facts["first"] == [("splitfed_v2", 10)]
+    assert trained.facts["not told apart"][0] == ("splitfed_v2", 10)  # of one seed
     assert trained.facts["late"] == {("splitfed_v2", 1): (0, 1)}
 
 
