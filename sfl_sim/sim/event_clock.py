@@ -286,22 +286,24 @@ class EventClock:
         late = {client: child for client, child in flows if child.flow.gi_frame is not None}
         self.dropouts.overtake(late)
         for client, child in late.items():
-            self._lose(client, child)
+            if not self._lose(client, child):
+                self._operations.lose_waiting(client)
             self._operations.leave(client)
 
-    def _lose(self, client: int, branch: Branch) -> None:
-        """Raise `Lost` in a client's flow and in those that it runs in parallel, where they wait for the client."""
-        op, error = branch.op, None
+    def _lose(self, client: int, branch: Branch) -> bool:
+        """Raise `Lost` in a client's flow and in those that it runs in parallel, where they wait for the client.
+
+        Gives False if the client does nothing that could be lost: all of them wait for others.
+        """
+        op = branch.op
         if isinstance(op, Par):
-            for child in list(branch.branches):
-                if child.flow.gi_frame is not None:
-                    self._lose(client, child)
-        elif op is None or isinstance(op, Wait):
-            error = Lost(client)
-        elif isinstance(op, On | Send):
-            error = self._operations.overtake(client, branch)
-        if error:
-            self._go_on(branch.moved(), error=error)
+            left = [child for child in list(branch.branches) if child.flow.gi_frame is not None]
+            return not left or any([self._lose(client, child) for child in left])
+        is_waiting = op is None or isinstance(op, Wait)
+        error = self._operations.overtake(client, branch) if isinstance(op, On | Send) else None
+        if is_waiting or error:
+            self._go_on(branch.moved(), error=error or Lost(client))
+        return not is_waiting
 
     def _join(self, branch: Branch) -> None:
         names, values = branch.op.names, [ended.value for ended in branch.branches]

@@ -424,6 +424,12 @@ class Operations:
         branch.started_s = min(branch.started_s, now_s)
         return self._lose_moved(branch, now_s)
 
+    def lose_waiting(self, client: int) -> None:
+        """Record that a client is lost that does nothing but wait for others, as an operation of no time."""
+        now_s = self.env.now
+        row = DEVICE.encode(), b"wait", self.round, -1, client, now_s, now_s, now_s, 0.0, 0
+        self._lose(client, now_s, row)
+
     def leave(self, client: int) -> None:
         """Let a client that has been overtaken stop what it does, and lose its jobs that wait at servers."""
         self.resources.stop(client, self.env.now)

@@ -541,3 +541,6 @@ def test_a_flow_that_waits_for_another_is_overtaken_too():
 
     trial = simulate(Waits(task(SAMPLES)), 1, dropouts=Dropouts(wanted=2))
     assert trial.method.came.keys() == {0, 1}
+    lost = [(dropout.client, dropout.node, dropout.kind) for dropout in trial.clock.records.dropouts]
+    assert lost == [(c, "client", "wait") for c in range(2, len(SAMPLES))], "though no operation of theirs was cut off"
+    assert trial.rows[trial.rows["kind"] == b"wait"]["ended_s"].tolist() == [instant(trial)] * len(lost)

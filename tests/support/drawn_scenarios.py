@@ -43,8 +43,7 @@ def draw_scenario(rng: random.Random, is_trained: bool) -> dict:
     clients = {
         "count": n,
         "participation": needs.get("participation", pick([0.4, 0.7, 1.0])),
-        # a client of KoReA that is overtaken while it waits for assistants is not counted as lost yet
-        "overcommit": pick([0, 0, 1]) if name != "korea" else 0,
+        "overcommit": pick([0, 0, 1]),
         "choice": pick([*CHOICES, "oort"] if is_trained else CHOICES),
         "compute": {"profile": "ai_benchmark", "scale": pick([1e-5, 1e-4]), "jitter": pick([0.0, 0.2])},
         "network": {"profile": "mobiperf", "scale": pick([0.003, 0.05]), "latency_s": pick([0.0, 0.03]),
