@@ -298,7 +298,8 @@ class EventClock:
         op = branch.op
         if isinstance(op, Par):
             left = [child for child in list(branch.branches) if child.flow.gi_frame is not None]
-            return not left or any([self._lose(client, child) for child in left])
+            lost = [self._lose(client, child) for child in left]
+            return any(lost) or not left
         is_waiting = op is None or isinstance(op, Wait)
         error = self._operations.overtake(client, branch) if isinstance(op, On | Send) else None
         if is_waiting or error:

@@ -157,15 +157,13 @@ def _run(study: Study, folder: Path, name: str, settings: Settings, progress: Pr
     settings = replace(settings, resume=is_begun(path))
     try:
         with progress() as notify:
-            status = run_study(study, path, settings, notify).status
+            outcome = run_study(study, path, settings, notify)
     except TrialsFailed as error:
         error.again = "the same command"
         if error.outcome is None or not all(failure.diverged for failure in error.failures):
             raise
-        status = error.outcome.status
-    if status == "interrupted":
-        raise KeyboardInterrupt
-    return path
+        outcome = error.outcome
+    return outcome.ended()
 
 
 def table_of(study: Study, final: Study, trained: Path, folder: Path, links: str) -> pd.DataFrame:

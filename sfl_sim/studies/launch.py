@@ -34,6 +34,12 @@ class Outcome:
     folder: Path
     status: str
 
+    def ended(self) -> Path:
+        """Give its folder; raises KeyboardInterrupt if it was interrupted: nothing more is made of a part."""
+        if self.status == "interrupted":
+            raise KeyboardInterrupt
+        return self.folder
+
 
 class TrialsFailed(RuntimeError):
     """Failure of some variants with some seeds; the rest is published all the same.

@@ -14,7 +14,7 @@ import pytest
 from refusals import refused
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.store import RunFolder, TrialWriter, damaged, free_folder, is_begun, read_manifest
+from sfl_sim.store import RunFolder, TrialWriter, damaged, free_folder, is_begun, read_manifest, write_file
 from sfl_sim.store import trial as trials
 from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.store.tables import split_by_trial
@@ -207,6 +207,20 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with refused("--out", says="cannot write"):
         RunFolder(tmp_path / "file" / "run", "digest")
+
+
+@pytest.mark.parametrize("pressed_in", ["fsync", "replace"])
+def test_of_a_file_whose_writing_is_interrupted_nothing_is_left_and_the_earlier_one_stays(
+    pressed_in, tmp_path, monkeypatch
+):
+    def ctrl_c(*_):
+        raise KeyboardInterrupt
+
+    (tmp_path / "profile.csv").write_text("earlier")
+    monkeypatch.setattr(os, pressed_in, ctrl_c)
+    with pytest.raises(KeyboardInterrupt):
+        write_file(tmp_path / "profile.csv", b"new")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("profile.csv", "earlier")]
 
 
 def test_an_interrupted_run_does_not_replace_a_complete_one(tmp_path):

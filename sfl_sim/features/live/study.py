@@ -101,7 +101,7 @@ def simulate(measured: Path, notify: Notify) -> tuple[Path, Path | None]:
     def run(study: Study, what: str) -> Path:
         place = measured.with_name(f"{measured.name}_{what}")
         settings = Settings(device="cpu", threads=threads, resume=is_begun(place))
-        return run_study(study, place, settings, notify).folder
+        return run_study(study, place, settings, notify).ended()
 
     simulated = run(found, "simulated")
     if not find_method(found.variants[0].scenario.method.name).shares_server_model:

@@ -111,9 +111,7 @@ def answers_of(training: Study, run: Path | None, settings: Settings, notify: No
         except ScenarioError:
             continue
     outcome = run_study(training, None, replace(settings, resume=is_begun(Path("reports", training.name))), notify)
-    if outcome.status != "complete":
-        raise KeyboardInterrupt
-    return ServedAnswers(outcome.folder)
+    return ServedAnswers(outcome.ended())
 
 
 class ServedStudy:

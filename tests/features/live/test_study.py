@@ -22,6 +22,7 @@ from sfl_sim.features.live.study import LiveNodes, live, simulate
 from sfl_sim.runs.news import silent
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import load, parse
+from sfl_sim.studies.launch import Outcome
 from sfl_sim.studies.train import run_study
 
 pytestmark = pytest.mark.xdist_group("live")  # whose fixtures begin processes, and listen at one port
@@ -169,6 +170,12 @@ def test_an_agent_from_the_command_line_is_refused_in_one_line(waiting, tmp_path
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert address in error
+
+
+def test_a_live_run_is_not_compared_with_a_simulation_that_was_interrupted(run, monkeypatch):
+    monkeypatch.setattr("sfl_sim.features.live.study.run_study", lambda *_: Outcome(run, "interrupted"))
+    with pytest.raises(KeyboardInterrupt):
+        simulate(run, silent)
 
 
 def test_an_interrupted_live_run_ends_all_its_processes(waiting):
