@@ -162,14 +162,15 @@ def check(
         str, typer.Argument(help="A YAML file, the name of a shipped scenario, or the folder of a run.")
     ],
     overrides: SetOption = [],
-    step: Annotated[
-        bool | None,
+    steps: Annotated[
+        list[bool],  # so that both can be refused
         typer.Option(
             "--step/--no-data",
+            metavar="<bool>",
             help="Also take the first step of every variant, however long it takes; or check keys, values and names "
             "alone, in less than a second.",
         ),
-    ] = None,
+    ] = [],
     partition: Annotated[
         Path | None, typer.Option(metavar="PAGE", help="Also show which training samples each client holds, on a page.")
     ] = None,
@@ -183,8 +184,11 @@ def check(
 
     Example: sfl-sim check mine.yaml --partition who.html
     """
+    takes_step, takes_no_data = True in steps, False in steps
+    if takes_step and takes_no_data:
+        raise ScenarioError("cannot be given together with --no-data", key="--step")
     if os.path.isdir(scenario):
-        given = {"--set": overrides, "--no-data": step is False, "--step": step, "--partition": partition}
+        given = {"--set": overrides, "--no-data": takes_no_data, "--step": takes_step, "--partition": partition}
         if refused := [option for option, value in given.items() if value]:
             raise ScenarioError("is for scenarios, and this is a folder", key=refused[0], found=scenario)
         _hold_against_laws(Path(scenario), again)
@@ -194,17 +198,17 @@ def check(
     study = read_study(scenario, overrides)
     if partition:
         _show_partition(study, writable(partition, key="--partition"))
-    if step is not False:
+    if not takes_no_data:
         from sfl_sim.features.serve.study import ServedStudy
         from sfl_sim.runs.trial import Settings
         from sfl_sim.studies.train import check as problems
 
-        for problem in problems(study, steps_s=inf if step else 0.0):
+        for problem in problems(study, steps_s=inf if takes_step else 0.0):
             say(f"warning: {problem}", err=True)
         if any(variant.scenario.serving for variant in study.variants):
             ServedStudy(study, Settings())
     names = dict.fromkeys(variant.name for variant in study.variants)
-    checked = "keys, values and names are fine" if step is False else "fine"
+    checked = "keys, values and names are fine" if takes_no_data else "fine"
     say(f"{scenario}: {checked} ({len(study.variants)} runs: {'; '.join(names)})")
 
 

@@ -65,8 +65,12 @@ def test_a_fault_of_the_first_step_is_one_line_before_a_run_and_with_check_step(
     sfl_sim("check", scenario, "--step")
 
 
-@pytest.mark.parametrize("given", [["run", "--no-data"], ["run", "--step"], ["tiny.yaml", "--again"]])
-def test_options_of_scenarios_and_of_runs_are_refused_for_the_other(given, scenario, tmp_path):
+@pytest.mark.parametrize(
+    "given", [["run", "--no-data"], ["run", "--step"], ["tiny.yaml", "--again"], ["tiny.yaml", "--step", "--no-data"]]
+)
+def test_options_of_scenarios_and_of_runs_are_refused_for_the_other_and_those_that_exclude_each_other(
+    given, scenario, tmp_path
+):
     (tmp_path / "run").mkdir()
     sfl_sim("check", *given, code=2)
 
