@@ -52,6 +52,7 @@ class Compared:
         target: what is to be reached: 70 % accuracy; empty if nothing is.
         noun: what has the number.
         learned: whether it depends on what was learned, so that with one seed it says little.
+        amount: whether it can be so many times as much: a time or bytes, and no similarity or decibels.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Compared:
     target: str = ""
     noun: str = "variant"
     learned: bool = True
+    amount: bool = True
 
 
 def lead(
@@ -122,7 +124,9 @@ def lead(
         clauses = [few_of([name(label) for label in first]) + best + number(first[0])]
     if rest and not alike:
         ratio = times(known[rest[0]], known[first[0]])
-        as_much = f", {ratio:.2f} times as much" if ratio > 1 and not compared.more_is_better else ""
+        as_much = (
+            f", {ratio:.2f} times as much" if ratio > 1 and compared.amount and not compared.more_is_better else ""
+        )
         clauses.append("the next is " + name(rest[0]) + " with " + number(rest[0]) + as_much)
         facts |= {"next": rest[0]} | ({"times": ratio} if as_much else {})
     if rest and len(first) == 1 and not alike:

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from markupsafe import escape
 from PIL import Image
+from read_table import numbers
 from synthetic_leaks import PIXELS, add_leaks
 from synthetic_run import Setting, World, write_run
 
@@ -115,8 +116,26 @@ def test_the_headlines_name_who_gives_least_away_and_what_labels_tell(folder: Pa
     assert (leak.facts["first"], leak.facts["next"]) == ([escape(NAMES[3])], NAMES[1])
     assert leak.facts["medians"][NAMES[0]] == pytest.approx(0.905)
     assert "<b>cut=3, &lt;b&gt;int2</b>" in leak.text
-    assert labels.facts == {"labels": (0.95, 0.95), "commonest": 0.2, "by chance": 0.22}
+    assert labels.facts == {"clusters": (0.95, 0.95), "commonest": (0.2, 0.2), "clusters by chance": (0.22, 0.22)}
     assert "labels travel with what goes up" in labels.text
+
+
+def test_every_number_on_top_is_in_the_stored_tables(folder: Path, tmp_path: Path) -> None:
+    """Seeds of one variant differ, and so do variants: the sentence has medians of variants, and no seed's number."""
+    run = shutil.copytree(folder, tmp_path / "run")
+    stored = pd.read_parquet(run / "leakage.parquet")
+    sorting, other = stored["attack"] == "clusters", stored["variant"] == NAMES[1]
+    stored.loc[sorting & other, "value"] = stored.loc[sorting & other, "seed"].map({0: 0.5, 1: 0.7})
+    stored.to_parquet(run / "leakage.parquet")
+    leak, *_, labels = headline(load_results(run))
+
+    last = stored[(stored["round"] == 4) & (stored["client"] == -1) & (stored["cut"] > 0)]
+    middle = last.groupby(["attack", "metric", "variant"])[["value", "chance"]].median()
+    ssim = middle.loc["inversion", "ssim"]["value"].sort_values()
+    clusters, commonest = middle.loc["clusters", "accuracy"], middle.loc["commonest label", "accuracy"]["value"]
+    assert numbers(leak.text) == [*(f"{value:.2f}" for value in ssim.iloc[:2]), "2", "2"]
+    shares = [clusters["value"].min(), clusters["value"].max(), commonest.median(), clusters["chance"].median()]
+    assert numbers(labels.text) == [f"{100 * share:.0f}" for share in shares] == ["60", "95", "20", "22"]
 
 
 def test_rounds_while_the_model_learns_have_a_panel(folder: Path) -> None:
@@ -145,7 +164,7 @@ def test_chance_stands_below_each_figure_of_what_leaks_if_it_is_known(folder: Pa
     old.to_parquet(run / "leakage.parquet")
     leaks = load_results(run)
     assert "chance" not in str([cell for row in panels(leaks)[0].tables[0].rows for cell in row])
-    assert np.isnan(headline(leaks)[-1].facts["by chance"])
+    assert np.isnan(headline(leaks)[-1].facts["clusters by chance"]).all()
 
 
 def test_a_run_without_attacks_is_refused_in_one_line(run_folder: Path, folder: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
+from read_table import numbers
 
 from sfl_sim.metrics.geometry import width, with_widths
 from sfl_sim.report.frames import merge
@@ -135,9 +136,13 @@ def test_the_widest_minimum_is_told_among_models_that_are_trained(frames: Frames
         return [(variant, found[found["variant"] == variant.name]) for variant in frames.variants]
 
     (sentence,) = headline(lines(points))
+    by_seed = points[points["alpha"] == 0].groupby(["variant", "seed"])["width"].first()
+    widths = by_seed.groupby("variant").median().sort_values(ascending=False)
+    assert numbers(sentence.text) == [*(f"{width:.2f}" for width in widths.iloc[:2]), "2", "2"]
     assert (sentence.facts["first"], sentence.facts["next"]) == ([first.label], second.label)
     assert undertrained(frames, lines(points)) == {}
     doubtful = undertrained(frames, lines(raw))
     assert list(doubtful) == [first.label]
+    assert "≥ 2.00" in headline(lines(points.assign(loss=points["loss"] / 100)))[0].text  # wider than the line
     (sentence,) = headline([(variant, own) for variant, own in lines(raw) if variant.label not in doubtful])
     assert (sentence.facts["first"], sentence.facts["next"]) == ([second.label], third.label)

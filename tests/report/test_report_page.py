@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import html
 import inspect
+import json
 import re
+import shutil
 from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
@@ -16,7 +18,7 @@ import pandas as pd
 import pytest
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
-from read_table import read
+from read_table import numbers, read
 from synthetic_run import ARRIVAL, CYCLIC, HYDRA, FramesOf, Setting, World, retold, write_run
 
 from sfl_sim import report
@@ -24,6 +26,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.report import figures, style
 from sfl_sim.report.about import warnings
 from sfl_sim.report.comparison import repriced_table
+from sfl_sim.report.display import duration, percent
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.html_page import Parts, share_plotly, write_page
 from sfl_sim.report.load import load
@@ -497,6 +500,28 @@ def test_it_opens_with_who_reaches_the_target_first_who_is_most_accurate_and_who
     assert (in_time.facts["first"], in_time.facts["next"]) == ([time_s.index[0]], time_s.index[1])
     assert in_score.facts["first"] == [accuracy.idxmax()]
     assert chosen.facts["figures"][1] == "performance gap"
+
+
+def test_every_number_on_top_of_runs_side_by_side_is_in_their_tables(run_folder: Path, tmp_path: Path) -> None:
+    """The second run is the first one, twice as slow and 10 points more accurate: all variants of both are compared."""
+    later = Path(shutil.copytree(run_folder, tmp_path / "later"))
+    stored = json.loads((later / "summary.json").read_text())
+    for trial in stored["variants"]:
+        trial |= {"time_to_accuracy_s": 2 * trial["time_to_accuracy_s"], "accuracy": trial["accuracy"] + 0.1}
+    (later / "summary.json").write_text(json.dumps(stored))
+    folders = {"": run_folder, "later": later}
+    trials = pd.concat(
+        pd.DataFrame(json.loads((folder / "summary.json").read_text())["variants"]).assign(run=run)
+        for run, folder in folders.items()
+    )
+    middle = trials.groupby(["run", "name"])[["time_to_accuracy_s", "accuracy", "target_accuracy"]].median()
+    in_time, *_, in_score = headline(of_labels(merge([load(folder) for folder in folders.values()]), {}))[:2]
+
+    (target,) = {f"{100 * share:.0f}" for share in middle["target_accuracy"]}
+    seconds, shares = middle["time_to_accuracy_s"].sort_values(), middle["accuracy"].sort_values(ascending=False)
+    ratio = f"{seconds.iloc[1] / seconds.iloc[0]:.2f}"
+    assert numbers(in_time.text) == numbers(target, *map(duration, seconds.iloc[:2]), ratio, "2 2")
+    assert numbers(in_score.text) == numbers(*map(percent, shares.iloc[:2]), "2 2")
 
 
 def test_the_reference_is_named_with_the_share_that_the_target_is_of_its_best(frames: Frames) -> None:

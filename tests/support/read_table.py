@@ -18,6 +18,11 @@ def untagged(text: str) -> str:
     return html.unescape(re.sub(r"<[^>]*>", " ", text)).replace("\u00a0", " ")
 
 
+def numbers(*texts: str) -> list[str]:
+    """The numbers of sentences as they stand there, without those in names, which are bold."""
+    return re.findall(r"\d+(?:[.,]\d+)*", untagged(re.sub(r"<b>.*?</b>", "", " ".join(texts))))
+
+
 def read(table: Table) -> dict[str, dict[str, tuple[str, str]]]:
     """Read a table: by the heading of its row and the title of its column, a cell's text, large and small."""
     titles = list(map(said, table.titles))[1:]

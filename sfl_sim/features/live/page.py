@@ -11,7 +11,7 @@ from markupsafe import Markup
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.agreement import FIRST, operations_beside, rounds_beside, same_places, spread
 from sfl_sim.report.about import setup_in_words
-from sfl_sim.report.display import data_size, duration, percent, plural
+from sfl_sim.report.display import capitalised, data_size, duration, percent, plural
 from sfl_sim.report.frames import merge
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.lead import Sentence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sfl_sim.report.load import Run
 
 LOOPBACK = (
-    "All nodes were processes of one machine, which seemed to be the scenario's devices and links. That shows "
+    "All nodes were processes of one machine, which seemed to be the scenario's devices and links: that shows "
     "queueing, overlap, serialisation and overheads; it says nothing on real devices and radios."
 )
 COLUMNS = ["round", "node", "kind", "client", "requested_s", "started_s", "ended_s", "macs", "bytes"]
@@ -106,8 +106,8 @@ class _LiveAndSimulated:
         share = self.order["share"].mean()
         order = (
             "" if self.order.empty
-            else "The server serves clients in the same sequence. " if share == 1
-            else f"The server serves {percent(share, 0)} of the jobs at the same place of the sequence. "
+            else "The server serves clients in the same sequence, and " if share == 1
+            else f"The server serves {percent(share, 0)} of the jobs at the same place of the sequence, and "
         )  # fmt: skip
         mine, other = self.frames.summary["weights_digest"]
         where = ""
@@ -115,11 +115,11 @@ class _LiveAndSimulated:
             other, where = self.recorded.summary["weights_digest"].iloc[0], ", in the sequence of the live run,"
         equal = None if pd.isna(other) else bool(mine == other)
         weights = {
-            None: "Nothing was trained in the simulation, so that weights are not compared.",
-            True: f"The simulated weights{where} are equal to the bit.",
-            False: f"The simulated weights{where} are not equal.",
+            None: "nothing was trained in the simulation, so that weights are not compared.",
+            True: f"the simulated weights{where} are equal to the bit.",
+            False: f"the simulated weights{where} are not equal.",
         }
-        return Sentence(Markup(order + weights[equal]), {"same place": share, "equal weights": equal})
+        return Sentence(capitalised(Markup(order + weights[equal])), {"same place": share, "equal weights": equal})
 
     def rounds_panel(self) -> Panel:
         """Measured beside simulated rounds."""

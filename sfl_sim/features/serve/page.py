@@ -109,7 +109,8 @@ def headline(served: ServedFolder) -> list[Sentence]:
         return sentences
     rates = [escape(rate(per_s)) for per_s in p95_s.columns.to_numpy(float)]
     rows = [names[str(label)] for label in p95_s.index]
-    return sentences + best_along("variant by p95", "rate", rows, rates, p95_s.to_numpy(), CHANCE)
+    by = "variant by median p95" if trials["seed"].nunique() > 1 else "variant by p95"
+    return sentences + best_along(by, "rate", rows, rates, p95_s.to_numpy(), CHANCE)
 
 
 def saturations(served: ServedFolder) -> Markup:

@@ -6,7 +6,7 @@ What is drawn from which source: docs/howto/what-survives.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import log
 from typing import Any, NamedTuple
 
@@ -15,8 +15,8 @@ import pandas as pd
 
 from sfl_sim.features.whatif.tables import identity
 from sfl_sim.rng import stream
-from sfl_sim.scenario.concerns import values_except
-from sfl_sim.scenario.fields import Concern
+from sfl_sim.scenario.concerns import concern_of, decided, values_except
+from sfl_sim.scenario.fields import Concern, Decided
 from sfl_sim.scenario.load import Variant, changed
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.vary import Axis, Point
@@ -69,8 +69,8 @@ def draws_table(
 ) -> pd.DataFrame:
     """Time all points in `n` drawn systems: one row per point and draw, with the factors that were drawn.
 
-    With several seeds, the draws take turns with them. Points compete (`contest`) if they share a system: the section
-    `clients`, and how fast the server is; if no two do, all compete.
+    With several seeds, the draws take turns with them. Points compete (`contest`) if they differ in nothing that the
+    world decides: in the section `clients` and how fast the server is, apart from axes that a user decides.
 
     Args:
         found: answers to the points in the scenario's own system.
@@ -80,11 +80,11 @@ def draws_table(
     traced = len({str(one.point.variant.scenario.clients.network.trace) for one in found}) > 1
     errors = _Errors(scaled=any(_scale(one) != 1 for one in found), traced=traced)
     seeds = list(dict.fromkeys(one.point.variant.scenario.seed for one in found))
-    systems = [_system(one.point.variant.scenario) for one in found]
-    shared = len(set(systems)) < len({(one.point.series, one.point.indices) for one in found})
-    contests = {system: number if shared else 0 for number, system in enumerate(dict.fromkeys(systems))}
+    chosen = {axis.key for axis in axes if decided(axis.key) is Decided.BY_THE_USER}
+    worlds = [_world(one.point.variant.scenario, chosen) for one in found]
+    contests = {world: number for number, world in enumerate(dict.fromkeys(worlds))}
     points, about = [], {}
-    for one, system in zip(found, systems, strict=True):
+    for one, world in zip(found, worlds, strict=True):
         scenario, places = one.point.variant.scenario, one.point.variant.places
         known = np.array(
             build_fleet(len(one.clients), scenario.seed, scenario.clients, scenario.server).training_factor
@@ -95,7 +95,7 @@ def draws_table(
             layer = _layer(scenario, drawn, known * errors.of_devices(scenario, number, as_told, len(known)))
             variant = Variant(one.point.variant.name, changed(scenario, layer, places), places)
             points.append(Point(one.point.series, (*one.point.indices, number), variant))
-            told = {"draw": number, "contest": contests[system], **drawn._asdict()}
+            told = {"draw": number, "contest": contests[world], **drawn._asdict()}
             about[points[-1].key] = {**identity(one.point, axes), **told}
     for done, answer in enumerate(evaluate(points, jobs), start=1):
         if isinstance(answer, ImpossiblePoint):
@@ -109,9 +109,12 @@ def _scale(one: TimedPoint) -> float:
     return one.point.variant.scenario.clients.compute.scale
 
 
-def _system(scenario: Scenario) -> str:
-    server = values_except(scenario, set(Concern) - {Concern.SYSTEM})
-    return json.dumps([scenario.clients.model_dump(), server], sort_keys=True)
+def _world(scenario: Scenario, chosen: Collection[str]) -> str:
+    values = values_except(scenario, chosen).items()
+    return json.dumps(
+        {key: value for key, value in values if key.startswith("clients.") or concern_of(key) is Concern.SYSTEM},
+        sort_keys=True,
+    )
 
 
 def _layer(scenario: Scenario, drawn: DrawnSystem, own: np.ndarray) -> dict[str, Any]:

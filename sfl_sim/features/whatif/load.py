@@ -147,6 +147,11 @@ class WhatIfFolder(Stored):
         """The axes that a user decides, the one of the figures first; none where the world decides all of them."""
         return [axis for axis in [self.along, *self.others] if axis.is_chosen]
 
+    @property
+    def compares(self) -> bool:
+        """True if there is something to choose from: what a user decides, or several series."""
+        return bool(self.chosen) or len(self.series) > 1
+
     @cached_property
     def others(self) -> list[ShownAxis]:
         """The other axes, those that the world decides first."""
@@ -182,6 +187,12 @@ class WhatIfFolder(Stored):
         """One row per point: its `survival`, and its `round_s` in the scenario's own system (median over seeds)."""
         at = ["series", *(axis.key for axis in self.axes)]
         return survival(self.draws, at).merge(self.middle[[*at, "round_s"]], on=at)
+
+    def in_own_world(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The rows of a table where all that the world decides is the scenario's own."""
+        for axis in self.axes:
+            rows = rows if axis.is_chosen else rows[rows[axis.key] == axis.shown]
+        return rows
 
     def here(self, rows: pd.DataFrame, series: style.Named | None = None, across: int | None = None) -> pd.DataFrame:
         """The rows of a table in the scenario's own system, or at another value of `across`."""

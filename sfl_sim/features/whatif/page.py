@@ -16,10 +16,10 @@ from sfl_sim.features.whatif.load import bold, load_whatif, where_drawn
 from sfl_sim.metrics.choices import ALIKE
 from sfl_sim.report import display, style
 from sfl_sim.report.about import setup_in_words
-from sfl_sim.report.display import NBSP, capitalised, duration, percent, plural, tenths
+from sfl_sim.report.display import NBSP, capitalised, duration, listed, percent, plural, tenths
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.lead import MAX_SENTENCES, Compared, Sentence, best_along, lead
-from sfl_sim.report.panel import Cell, Declared, Drawing, Panel, Table, columns_of, panels_of
+from sfl_sim.report.panel import Cell, Declared, Drawing, Panel, Table, at_most, columns_of, panels_of
 from sfl_sim.report.results import accuracy
 from sfl_sim.report.terminal import in_terminal
 
@@ -42,6 +42,7 @@ SHORT = {"queue": "queue", "assistants": "assistants", "barrier": "waiting", "ag
 NEEDS = columns_of("points", "client_memory_bytes", "client_joule", kind="whatif")
 EXPLORED = [*columns_of("points", "bytes_up", "bytes_down", kind="whatif"), *NEEDS]
 SURVIVAL = "Does it survive what is not known?"
+FIRST = f" First is the fastest of a system, and who is within {percent(ALIKE, 0)} of it."
 TRAINED = ["A round", "Accuracy reached", f"Rounds to{NBSP}target", f"Time to{NBSP}target", "Valid"]
 
 
@@ -121,11 +122,12 @@ def headline(whatif: WhatIfFolder) -> list[Sentence]:
     """Say which choice is the best in the scenario's own world, whether it survives, and where it changes.
 
     A choice is a value of every key that a user decides; of several series, each at its best, which of them is. Where
-    nothing is chosen, how the world changes a round. What was asked beside the axes comes before them.
+    nothing is chosen, how the world changes a round. What was asked beside the axes comes before the others of them.
     """
-    chosen, several = whatif.chosen, len(whatif.series) > 1
-    if not chosen and not several:
-        return responses(whatif)[:MAX_SENTENCES]
+    chosen, several, asked = whatif.chosen, len(whatif.series) > 1, [*verdict(whatif), *first_to_target(whatif)]
+    if not whatif.compares:
+        said = responses(whatif)
+        return [*said[:1], *asked, *said[1:]][:MAX_SENTENCES]
     seconds = _by_point(whatif, whatif.points.dropna(subset="round_s"), "round_s")
     if several:  # each at its best
         medians = pd.Series({point: of_seeds.median() for point, of_seeds in seconds.items()}, dtype=float)
@@ -138,14 +140,12 @@ def headline(whatif: WhatIfFolder) -> list[Sentence]:
     if not several and None not in bases:
         own = (whatif.series[0].label, *bases), "the scenario’s own"
     first = lead(compared, seconds, _names(whatif, seconds), own)
-    return [*first, *verdict(whatif), *first_to_target(whatif), *changes(whatif)][:MAX_SENTENCES]
+    return [*first, *asked, *changes(whatif)][:MAX_SENTENCES]
 
 
 def _by_point(whatif: WhatIfFolder, rows: pd.DataFrame, column: str) -> dict[PointKey, pd.Series]:
     """By series and index on each axis that a user decides, a number for each seed, in the scenario's own world."""
-    for axis in whatif.axes:
-        rows = rows if axis.is_chosen else rows[rows[axis.key] == axis.shown]
-    points = rows.groupby(["series", *(axis.key for axis in whatif.chosen)], sort=False)
+    points = whatif.in_own_world(rows).groupby(["series", *(axis.key for axis in whatif.chosen)], sort=False)
     return {point: of_seeds.set_index("seed")[column] for point, of_seeds in points}
 
 
@@ -310,16 +310,23 @@ def round_panels(whatif: WhatIfFolder) -> list[Panel]:
     return [Panel("Time of a round by " + axis.noun, caption, drawings, min(len(drawings), 2), tables)]
 
 
+def drawn_figures(whatif: WhatIfFolder) -> list[Drawing]:
+    """The intervals of the draws, and, where points compete, how often each is the first."""
+    made = {"Time of a round": draw.intervals, "How often first": draw.firsts}
+    shown = list(made.items())[: 1 + whatif.compares] if len(whatif.draws) else []
+    return [(heading, partial(figure, whatif)) for heading, figure in shown]
+
+
 draw_panels: Declared[WhatIfFolder] = Declared(
     SURVIVAL,
     "All configurations in the same {draws}. Rates of devices and links, the training factor, the times of this "
     "network on devices and server, and how links vary come from their stated errors. Marks are medians, lines hold "
-    "80 % of the draws. First is the fastest of a system, and who is within {alike} of it.{where}",
-    {"Time of a round": draw.intervals, "How often first": draw.firsts},
-    when=lambda whatif: len(whatif.draws) and (whatif.chosen or len(whatif.series) > 1),
-    words=lambda whatif: words(whatif) | {"draws": _draws(whatif), "alike": percent(ALIKE, 0)},
+    "80 % of the draws.{first}{where}",
+    drawn_figures,
+    when=lambda whatif: len(whatif.draws),
+    words=lambda whatif: words(whatif) | {"draws": _draws(whatif), "first": FIRST if whatif.compares else ""},
     tables=lambda whatif: [survivors(whatif)],
-    columns=2,
+    columns=at_most(2),
 )
 
 
@@ -439,17 +446,28 @@ def trained_panels(whatif: WhatIfFolder) -> list[Panel]:
 
 
 def verdict(whatif: WhatIfFolder) -> list[Sentence]:
-    """A sentence on how often the first of the scenario's own system comes first in the draws, and who else does."""
-    here = whatif.here(whatif.survival) if len(whatif.draws) and whatif.chosen else whatif.draws[:0]
-    if len(here) < 2:
+    """A sentence on how often the first of the scenario's own world comes first in the draws, and who else does.
+
+    Where nothing competes with it, how long its round takes in them.
+    """
+    here = whatif.in_own_world(whatif.survival) if len(whatif.draws) else whatif.draws
+    if here.empty:
         return []
     ours = here.nsmallest(1, "round_s")
-    (first,), (other,) = ours.to_dict("records"), here.drop(ours.index).nlargest(1, "first").to_dict("records")
+    (first,) = ours.to_dict("records")
+    rivals = here[here["contest"] == first["contest"]].drop(ours.index).nlargest(1, "first")
+    if rivals.empty:
+        told = Markup("In 80 % of {} from the errors of prices and profiles, a round at {} takes {} to {}.")
+        where = listed([axis.said(first[axis.key]) for axis in whatif.axes])
+        ends = first["low_s"], first["high_s"]
+        return [Sentence(told.format(_draws(whatif), where, *map(duration, ends)), {"80 % of draws": ends})]
+    (other,) = rivals.to_dict("records")
     told = Markup("In {} of {} from the errors of prices and profiles, {} is the first or as good; {} is in {}.")
     share, next_share = percent(first["first"], 0), percent(other["first"], 0)
     text = told.format(share, _draws(whatif), _said(whatif, first), _said(whatif, other), next_share)
-    facts = {"first": first[whatif.along.key], "share": first["first"], "next": other[whatif.along.key]}
-    return [Sentence(text, facts | {"its share": other["first"]})]
+    at = ["series", *(axis.key for axis in whatif.chosen)]
+    who, whose = (tuple(point[key] for key in at) for point in (first, other))
+    return [Sentence(text, {"first": who, "share": first["first"], "next": whose, "its share": other["first"]})]
 
 
 def _draws(whatif: WhatIfFolder) -> str:
@@ -458,7 +476,7 @@ def _draws(whatif: WhatIfFolder) -> str:
 
 def _said(whatif: WhatIfFolder, point: Mapping[Any, Any]) -> Markup:
     said = Markup(", ").join(axis.said(point[axis.key]) for axis in whatif.chosen)
-    if len(whatif.series) == 1:
+    if said and len(whatif.series) == 1:
         return said
     return Markup(" with ").join(
         [Markup(point["series"]) if said else bold(Markup(point["series"])), *([said] if said else [])]
@@ -478,6 +496,8 @@ def survivors(whatif: WhatIfFolder) -> Table:
             rows.append([_heading(whatif, point), *map(Cell, texts)])
         left_out += int((~is_shown).sum())
     titles = [capitalised(whatif.along.noun), "As priced", "Median", "80 % of draws", "First in"]
+    if not whatif.compares:
+        titles, rows = titles[:-1], [row[:-1] for row in rows]
     more = f", without {plural(left_out, 'configuration')} that come first less often or never" if left_out else ""
     return Table(titles, rows, note=f"{capitalised(Markup(_draws(whatif)))}{more}.", words=titles[:1])
 

@@ -67,7 +67,8 @@ def headline(lines: Slices) -> list[Sentence]:
     """Say which minimum is the widest."""
     widths = {variant.label: _models(points)["width"] for variant, points in lines}
     names = {variant.label: variant.html for variant, _ in lines}
-    return lead(Compared("width of the minimum", "largest", "{:.2f}".format, more_is_better=True), widths, names)
+    compared = Compared("width of the minimum", "largest", partial(_width, lines), more_is_better=True)
+    return lead(compared, widths, names)
 
 
 def undertrained(frames: Frames, lines: Slices) -> dict[str, str]:
@@ -93,11 +94,16 @@ def _of(variant: ShownVariant, points: pd.DataFrame) -> pd.DataFrame:
 
 def width_table(lines: Slices) -> Table:
     """Loss and accuracy of the models, and the width of their minima."""
-    whole = max(float(np.ptp(points["alpha"])) for _, points in lines)
     # No width is shaded as the best: what has learned little has a wide one.
     *columns, width = columns_of("landscape", "loss", "accuracy", "width")
-    bounded = replace(width, text=lambda found: f"{'≥ ' if found >= whole else ''}{width.text(found)}")
+    bounded = replace(width, text=partial(_width, lines))
     return by_variant([*columns, bounded], [(variant, _models(points)) for variant, points in lines])
+
+
+def _width(lines: Slices, found: float) -> str:
+    """A width as it reads: that of a minimum which is wider than the line is only known to be as wide as the line."""
+    whole = max(float(np.ptp(points["alpha"])) for _, points in lines)
+    return f"{'≥ ' if found >= whole else ''}{found:.2f}"
 
 
 def rise_along(lines: Slices) -> go.Figure:

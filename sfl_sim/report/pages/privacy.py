@@ -50,6 +50,8 @@ FIGURES = {
 FRONT = "on the front"
 BY_CHANCE = " by chance"
 """Ending of the column beside it: what is found where nothing leaks."""
+SORTED = ("clusters", "commonest", "clusters" + BY_CHANCE)
+"""Columns of a sentence: what sorting gradients tells of labels, and what is right without them."""
 
 
 @dataclass(frozen=True)
@@ -193,27 +195,28 @@ def headline(results: PrivacyResults) -> list[Sentence]:
     names = {variant.label: results.name(variant) for variant in variants}
     if measure:
         title = MEASURES[measure].removesuffix(" (dB)")
-        leak = Compared(f"leakage to a server that reconstructs samples ({title})", "least", partial(_read, measure))
+        of = f"leakage to a server that reconstructs samples ({title})"
+        leak = Compared(of, "least", partial(_read, measure), amount=False)
         by_variant = of_each(results.figures.set_index("seed"), variants)
         sentences += lead(leak, {variant.label: seeds[measure] for variant, seeds in by_variant}, names)
     best = results.middle["best"]
     if best.sum() not in (0, len(best)):
         chosen = {label: name for label, name in names.items() if best[label]}
         sentences.append(choice([time_in_words(results.aim), "accuracy", "leakage"], chosen))
-    sorted_right = results.figures["clusters"].dropna()
-    if len(sorted_right):
-        least, most = sorted_right.min(), sorted_right.max()
-        chance = results.figures["clusters" + BY_CHANCE].median()
-        commonest = results.figures["commonest"].median()
-        share = " to ".join(dict.fromkeys(percent(end, 0) for end in (least, most)))
-        note = " Here labels travel with what goes up, so this is what one learns who only hears what comes down."
-        told = (
-            f"The gradients that come back give {share} of the labels away to one who sorts them by direction; "
-            f"always naming the commonest label is right for {percent(commonest, 0)}"
-            + (f", and sorting at random for {percent(chance, 0)}." if np.isfinite(chance) else ".")
+    known = results.figures.dropna(subset="clusters").groupby("variant")
+    if len(known):
+        shares = {name: (known[name].median().min(), known[name].median().max()) for name in SORTED}
+        of_labels, commonest, by_chance = (
+            " to ".join(dict.fromkeys(percent(end, 0) for end in ends)) for ends in shares.values()
         )
-        facts = {"labels": (least, most), "commonest": commonest, "by chance": chance}
-        sentences.append(Sentence(escape(told + note * bool(results.table["labels_sent"].any())), facts))
+        heard = " (and hears only what comes down: labels travel with what goes up)"
+        at_random = f", and sorting at random for {by_chance}"
+        told = (
+            f"The gradients that come back give {of_labels} of the labels away to one who sorts them by direction"
+            f"{heard * bool(results.table['labels_sent'].any())}; always naming the commonest label is right for "
+            f"{commonest}{at_random * bool(np.isfinite(shares[SORTED[-1]]).all())}."
+        )
+        sentences.append(Sentence(escape(told), shares))
     return sentences
 
 

@@ -148,7 +148,7 @@ def headline(frames: Frames) -> list[Sentence]:
     found = [*in_time[:1], *knowledge.unlearned(shown), *_in_score(shown), *less]
     if found and len(shown.variants) < len(frames.variants):
         number = f"{len(shown.variants)} of {plural(len(frames.variants), 'variant')}"
-        first = escape(f"What was learned is known to hold for {number}. Of these: ") + found[0].text
+        first = escape(f"What was learned is known to hold for {number}, and of these: ") + found[0].text
         found[0] = replace(found[0], text=first)
     return [*repriced, *found][:MAX_SENTENCES]
 

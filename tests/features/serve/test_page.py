@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
+from read_table import numbers
 from synthetic_serving import Method, Rule, World, write_served
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.features.serve import page as serving
 from sfl_sim.features.serve.load import MAX_DETAILED, ServedFolder, load_serving
 from sfl_sim.features.serve.page import groups_table, headline, panels, results, warnings, write_serving
+from sfl_sim.report.display import duration, percent
 from sfl_sim.report.figures import wide_axis
 from sfl_sim.report.lead import BestSpan
 
@@ -74,6 +76,23 @@ def test_it_says_who_is_quick_and_who_is_right(folder: Path) -> None:
     middle = served.at_rate.groupby("series")[["p95_s", "accuracy"]].median()
     assert quick.facts["medians"] == pytest.approx(middle["p95_s"].to_dict())
     assert right.facts["first"] == [middle["accuracy"].idxmax()]
+
+
+def test_every_number_on_top_is_in_the_stored_tables(folder: Path) -> None:
+    """At the highest rate that all keep up with; the quickest is so with one of two seeds alone."""
+    quick, right, along = headline(load_serving(folder))
+    trials = pd.DataFrame(json.loads((folder / "serving.json").read_text())["trials"])
+    late = trials.groupby("rate_per_s")["falls_behind"].max()
+    rate = late.index[~late.astype(bool)].max()
+    middle = trials[trials["rate_per_s"] == rate].groupby("series")[["p95_s", "accuracy"]].median()
+    p95_s, accuracy = middle["p95_s"].sort_values(), middle["accuracy"].sort_values(ascending=False)
+    assert len(quick.facts["not told apart"]) == len(p95_s)
+    assert numbers(quick.text) == numbers(*map(duration, p95_s), "95", f"{rate:g}", "95", "2")
+    assert numbers(right.text) == numbers(f"{rate:g}", *map(percent, accuracy.iloc[:2]), "2", "2")
+    kept_up = trials[trials["rate_per_s"].isin(late.index[~late.astype(bool)])]
+    best = kept_up.groupby(["rate_per_s", "series"])["p95_s"].median().unstack().idxmin(axis="columns")
+    assert along.facts["spans"] == [BestSpan(sorted(p95_s.index).index(best.unique().item()), 0, len(best) - 1)]
+    assert numbers(along.text) == ["95"]
 
 
 def test_all_variants_are_saturated_only_if_that_is_known_of_all(folder: Path, page: str) -> None:

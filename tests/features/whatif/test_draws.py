@@ -88,11 +88,13 @@ def test_networks_differ_in_their_errors_and_seeds_take_turns():
     ("vary", "contests"),
     [
         (["model.cut=1,2", "clients.network.scale=1,2"], 2),  # cuts compete at each bandwidth
-        (["server.workers=1,2"], 1),  # servers compete, since there is nothing else
+        (["server.workers=1,2"], 1),  # a user decides both
+        (["server.speedup=10,100", "clients.network.scale=1,2"], 2),
+        (["clients.network.scale=1,2"], 2),  # worlds do not compete
         (["server.order=fcfs,cyclic", "model.cut=1,2"], 1),
     ],
 )
-def test_points_of_one_system_compete(vary, contests):
+def test_points_of_one_world_compete(vary, contests):
     table = drawn(*vary, draws=2, clients=GIVEN, method={"name": "splitfed_v2"})
     assert table["contest"].nunique() == contests
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
-from read_table import read, said
+from read_table import numbers, read, said
 from rich.console import Console
 from synthetic_whatif import BANDWIDTHS, Vary, World, write_whatif
 
@@ -108,7 +108,8 @@ def test_what_survives_is_told_on_the_page_and_in_the_terminal(tmp_path: Path) -
     whatif = load_whatif(folder)
     assert panels(whatif)[1].title == SURVIVAL
     _, survives, _ = headline(whatif)
-    assert survives.facts == {"first": 2, "share": 0.8, "next": 0, "its share": 0.2}
+    first, other = ("splitfed_v2", 2), ("splitfed_v2", 0)
+    assert survives.facts == {"first": first, "share": 0.8, "next": other, "its share": 0.2}
     assert said(survives.text).startswith("In 80 % of 5 drawn systems")
     assert "5 drawn systems" in in_terminal(folder)
 
@@ -331,6 +332,60 @@ def test_of_two_keys_that_the_user_decides_the_best_pair_is_told(tmp_path: Path)
     assert best.facts["first"][0] == here.idxmin()
     assert best.facts["medians"] == here.to_dict()
     assert changes.text.startswith("The best cut at server/client compute ratio 100 changes with bandwidth")
+
+
+def test_every_number_on_top_is_in_the_stored_tables(tmp_path: Path) -> None:
+    """Cuts, of which some were trained, at several bandwidths, with three seeds and five drawn systems."""
+    world = replace(SMALL, seeds=(0, 1, 2), draws=5, trained=(0, 1, 2))
+    folder = write_whatif(tmp_path / "asked", world)
+    points, draws, trained = (pd.read_parquet(folder / f"{table}.parquet") for table in ("points", "draws", "overlay"))
+    shortest, survives, in_time = headline(load_whatif(folder))
+
+    own = points[points[BANDWIDTHS.key] == 1.0]
+    first, second, *_ = own.groupby("model.cut")["round_s"].median().sort_values().items()
+    by_seed = own.pivot(index="seed", columns="model.cut", values="round_s")
+    agree = int((by_seed[first[0]] < by_seed[second[0]]).sum())
+    middle = own.groupby("model.cut")["round_s"].median()[1]  # the scenario's own cut
+    wanted = [display.duration(first[1]), display.duration(second[1]), f"{second[1] / first[1]:.2f}", f"{agree} of 3"]
+    assert numbers(shortest.text) == numbers(*wanted, display.duration(middle))
+
+    drawn = draws[draws[BANDWIDTHS.key] == 1.0].set_index(["model.cut", "seed", "draw"])["round_s"].unstack("model.cut")
+    ahead = drawn.le(1.01 * drawn.min(axis="columns"), axis="index").mean().sort_values(ascending=False)
+    assert ahead.index[0] == first[0]
+    assert numbers(survives.text) == numbers(f"{100 * ahead.iloc[0]:.0f} of 5", f"{100 * ahead.iloc[1]:.0f}")
+
+    known = trained[(trained[BANDWIDTHS.key] == 1.0) & trained["valid"]]
+    reached = known.dropna(subset="time_to_accuracy_s").groupby("model.cut")["time_to_accuracy_s"].median()
+    assert numbers(in_time.text) == numbers("60", display.duration(reached.item()), "60")
+
+    *_, changes = headline(load_whatif(write_whatif(tmp_path / "plain", replace(world, draws=0, trained=()))))
+    best = points.groupby([BANDWIDTHS.key, "model.cut"])["round_s"].median().unstack().idxmin(axis="columns")
+    ends = best.reset_index().groupby((best != best.shift()).cumsum().to_numpy())[BANDWIDTHS.key].agg(["min", "max"])
+    told = [f"{low:g} {high:g}" if low < high else f"{low:g}" for low, high in ends.itertuples(index=False)]
+    assert numbers(changes.text) == numbers(*told)
+
+
+def test_where_the_world_decides_all_what_was_asked_beside_it_is_told(tmp_path: Path) -> None:
+    world = replace(SMALL, axes=(replace(BANDWIDTHS, base=0),), draws=5, trained=(0, 1, 2))
+    folder = write_whatif(tmp_path / "world", world)
+    points, trained = (pd.read_parquet(folder / f"{table}.parquet") for table in ("points", "overlay"))
+    draws = pd.read_parquet(folder / "draws.parquet").assign(contest=lambda rows: rows[BANDWIDTHS.key].rank())
+    draws.to_parquet(folder / "draws.parquet")  # a world competes with no other
+    whatif = load_whatif(folder)
+    changes, drawn, in_time = headline(whatif)
+
+    round_s = points.set_index(BANDWIDTHS.key)["round_s"]
+    least, most = round_s.idxmin(), round_s.idxmax()
+    wanted = [display.duration(round_s[least]), f"{least:g}", display.duration(round_s[most]), f"{most:g}"]
+    assert numbers(changes.text) == numbers(*wanted, f"{round_s[most] / round_s[least]:.2f}")
+    low_s, high_s = draws[draws[BANDWIDTHS.key] == 0.1]["round_s"].quantile([0.1, 0.9])
+    assert drawn.facts == {"80 % of draws": (low_s, high_s)}
+    assert numbers(drawn.text) == numbers("80", "5", "0.1", display.duration(low_s), display.duration(high_s))
+    assert trained["time_to_accuracy_s"][0] != trained["time_to_accuracy_s"][0]  # it never gets there
+    assert in_time.facts["late"] == {("splitfed_v2",): (0, 1)}
+    (panel,) = (panel for panel in panels(whatif) if panel.title == SURVIVAL)
+    assert list(panel.tables[0].titles) == ["Bandwidth", "As priced", "Median", "80 % of draws"]
+    assert [heading for heading, _ in panel.figures] == ["Time of a round"]
 
 
 def test_where_the_world_decides_all_nobody_chooses(tmp_path: Path) -> None:
