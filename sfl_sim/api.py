@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pandas as pd
-from torch import Tensor
+from torch import Tensor, nn
 
-from sfl_sim.build.network import stored_weights
 from sfl_sim.build.setup import forget
 from sfl_sim.console import Terminal
 from sfl_sim.console.progress import progress as show_progress
@@ -37,10 +35,11 @@ from sfl_sim.scenario.load import load as load_scenario
 from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.vary import axis
-from sfl_sim.store import check_unchanged, models_of
+from sfl_sim.store import check_unchanged
 from sfl_sim.store.reading import file_of, read_entries, read_table
 from sfl_sim.store.schema import FolderKind, tables
 from sfl_sim.studies.advise import Advice, Criteria, find_advice
+from sfl_sim.studies.kept_models import kept_model, save_models
 from sfl_sim.studies.launch import TrialsFailed as TrialsFailed  # which users catch
 from sfl_sim.studies.loggers import Log, logging
 from sfl_sim.studies.points import attacked
@@ -118,45 +117,43 @@ class Results(_Folder):
         return results_figure(self.folder, against)
 
     def state_dict(
-        self, variant: str | None = None, seed: int | None = None, client: int | None = None
+        self, variant: str | None = None, seed: int | None = None, client: int | None = None, round: int | None = None
     ) -> dict[str, Tensor]:
-        """Return the global model after training, as PyTorch's `load_state_dict` takes it.
+        """Return the global model after training, as the `load_state_dict` of your own module takes it.
+
+        Products of adapters (`lora`) are added to what they adapt.
 
         Args:
             variant: name of the variant; None: the only one.
             seed: None: the first one.
             client: the client whose part-1 it shall have, for methods that keep one for each (splitfed_v3, ...).
+            round: after this round, of those that `report.keep` names; None: the last one.
 
         Raises:
             ScenarioError: there is no such model.
         """
-        tensors = stored_weights(self._model(variant, seed), "variant")
-        parts: dict[str, dict[str, Tensor]] = {}  # of all clients, and of each client
-        for name, tensor in tensors.items():
-            layer = name.partition(".")[2]
-            owner = layer.partition(".")[0]
-            if not re.fullmatch(r"client\d+|initial", owner):  # a module of the model
-                owner = ""
-            parts.setdefault(owner, {})[layer.removeprefix(f"{owner}.")] = tensor
-        common = parts.pop("", {})
-        wanted = next(iter(parts)) if len(parts) == 1 and client is None else f"client{client}"
-        if parts and wanted not in parts:
-            allowed = [owner.removeprefix("client") for owner in parts]
-            raise ScenarioError("must say whose of several part-1s", key="client", found=client, allowed=allowed)
-        return common | parts.get(wanted, {})
+        return kept_model(self.folder, variant, seed, round).state_dict(client)
 
-    def _model(self, variant: str | None, seed: int | None) -> Path:
-        """Find the file of a trial's model."""
-        files = models_of(self.folder)
-        names = list(dict.fromkeys(name for name, _ in files))
-        if variant is None and len(names) == 1:
-            (variant,) = names
-        seeds = [each for name, each in files if name == variant]
-        if not seeds:
-            raise ScenarioError("has no model: name a variant", key="variant", found=variant, allowed=names or "none")
-        if seed is not None and seed not in seeds:
-            raise ScenarioError("was not trained", key="seed", found=seed, allowed=seeds)
-        return files[variant, min(seeds) if seed is None else seed]
+    def model(
+        self,
+        variant: str | None = None,
+        seed: int | None = None,
+        client: int | None = None,
+        round: int | None = None,
+        *,
+        allow_code: bool = False,
+    ) -> nn.Module:
+        """Return the trained model as one module, which is yours if the scenario names one; arguments: `state_dict`.
+
+        Raises:
+            ScenarioError: there is no such model, or its module cannot be made in this process.
+        """
+        with _apart(allow_code):
+            return kept_model(self.folder, variant, seed, round).module(client)
+
+    def save_models(self, folder: str | Path) -> list[Path]:
+        """Write all stored models as safetensors, as `sfl-sim report --format safetensors`; returns their folders."""
+        return save_models(self.folder, _expanded(folder))
 
 
 class Served(_Folder):

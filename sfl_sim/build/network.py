@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList, remove_parametrizations
 
 from sfl_sim.build.registry import find_model
 from sfl_sim.data.loading import Dataset
@@ -20,12 +20,12 @@ from sfl_sim.installed import is_of_library
 from sfl_sim.models.forward_settings import ForwardSettings, Graphs
 from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.layers import given_name
-from sfl_sim.models.lora import Lora, adapt
+from sfl_sim.models.lora import Lora, with_adapter
 from sfl_sim.models.network import Network
 from sfl_sim.models.zoo import is_weightless, network
-from sfl_sim.scenario.load import load
 from sfl_sim.scenario.sections import Init, ModelSection, Scenario
-from sfl_sim.store import check_unchanged, read_manifest
+from sfl_sim.store import check_unchanged, models_of, read_manifest
+from sfl_sim.store.files import read_json
 from sfl_sim.training.hardware import PRECISIONS
 
 KEY = "model.init.run"
@@ -85,19 +85,14 @@ def starting(network: Network, init: Init) -> Network:
     file = _final_model(init.run)
 
     def fill(module: nn.Sequential) -> None:
-        weights = {name.partition(".")[2]: tensor for name, tensor in stored_weights(file, KEY).items()}
+        weights = {name.partition(".")[2]: tensor for name, tensor in merged(file, KEY).items()}
         held = {name: tensor.shape for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
         names = {given_name(module, name): name for name in held}
         wanted = {name: held[names[name]] for name in names}
-        numbers = {name: tensor for name, tensor in weights.items() if tensor.is_floating_point()}
-        if {_weight(name): tensor.shape for name, tensor in numbers.items() if not _is_factor(name)} != wanted:
+        if {name: tensor.shape for name, tensor in weights.items() if tensor.is_floating_point()} != wanted:
             raise ScenarioError("has trained another network", key=KEY, found=init.run)
-        layers = {name: names[name].removesuffix(name) for name in names}
-        weights = {layers.get(_weight(name), "") + name: tensor for name, tensor in weights.items()}
         if not next(module.parameters()).is_meta:
-            if any(map(_is_factor, weights)):
-                weights = _merged(weights, module, load(file.parents[1] / "scenario.yaml").variants[0].scenario)
-            module.load_state_dict(weights, strict=False)
+            module.load_state_dict({names.get(name, name): tensor for name, tensor in weights.items()}, strict=False)
 
     return network.starting(fill)
 
@@ -110,28 +105,23 @@ def stored_weights(file: Path, key: str) -> dict[str, Tensor]:
         raise ScenarioError(f"is damaged: {in_short(error)}", key=key, found=str(file)) from error
 
 
-def _is_factor(name: str) -> bool:
-    return ".parametrizations." in name and name.endswith((".A", ".B"))
+def merged(file: Path, key: str) -> dict[str, Tensor]:
+    """Return the tensors in the file of a run's model, by part and name, with adapters added to what they adapt.
+
+    Raises ScenarioError, with this `key`, if it is damaged, or of a version that did not store where adapters are.
+    """
+    weights = stored_weights(file, key)
+    adapters: Mapping[str, Any] = read_json(file.with_suffix(".json")).get("adapters", {})
+    for name, several in adapters.items():
+        weight = weights.pop(name)
+        for adapter in several:
+            a, b = (weights.pop(f"{adapter['name']}.{factor}") for factor in "AB")
+            weight = with_adapter(weight, a, b, adapter["scale"], slice(*adapter["rows"]))
+        weights[_ADAPTED.sub(r".\1", name)] = weight
+    return weights
 
 
-def _weight(name: str) -> str:
-    """Return what a weight is called without adapters, also of the name of one of its factors."""
-    return re.sub(r"\.parametrizations\.(\w+)\.(original|\d+\.[AB])$", r".\1", name)
-
-
-def _merged(weights: dict[str, Tensor], module: nn.Sequential, trained: Scenario) -> dict[str, Tensor]:
-    """Add the adapters among `weights`, which a scenario has trained, to the others."""
-    assert trained.lora is not None
-    first = next(name.partition(".")[0] for name in weights if _is_factor(name))
-    above = [name for name, _ in module.named_children()].index(first)
-    adapted = copy.deepcopy(module)
-    adapt(adapted, Lora(trained.lora.rank, trained.lora.alpha, tuple(trained.lora.targets), above=above))
-    adapted.load_state_dict(weights, strict=False)
-    for path, layer in list(adapted.named_modules()):
-        if isinstance(layer, ParametrizationList):
-            owner, _, tensor = path.rpartition(".parametrizations.")
-            remove_parametrizations(adapted.get_submodule(owner), tensor)
-    return dict(adapted.state_dict())
+_ADAPTED = re.compile(r"\.parametrizations\.(\w+)\.original$")
 
 
 def model_files(model: ModelSection, weights: bool) -> list[Path]:
@@ -153,7 +143,7 @@ def _final_model(run: str) -> Path:
         problem = "is not the folder of a run" if status is None else "is not finished"
         raise ScenarioError(problem, key=KEY, found=run)
     check_unchanged(folder, KEY)
-    models = sorted((folder / "checkpoints").glob("*.safetensors"))
+    models = list(models_of(folder).values())
     if len(models) != 1:
         problem = f"has {len(models)} models; it needs one variant with one seed" if models else "has trained nothing"
         raise ScenarioError(problem, key=KEY, found=run)

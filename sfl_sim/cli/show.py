@@ -28,6 +28,8 @@ LISTS = ("methods", "models", "datasets", "partitions", "orders", "codecs", "pro
 """What a scenario may name."""
 PAGES = ("report.html", "serving.html", "whatif.html")
 """Pages of a run, a serving and a what-if."""
+MODELS = "safetensors"
+"""Format of an export that is no table and no figure."""
 
 
 def report(
@@ -43,7 +45,7 @@ def report(
         list[str],
         typer.Option(
             help="Formats of the export: csv (default), parquet, tex, svg, pdf, graphml, json, or csv,svg ... "
-            "Or trace: RUN/trace.json.gz, the timeline for ui.perfetto.dev."
+            "Or safetensors: the trained models. Or trace: RUN/trace.json.gz, the timeline for ui.perfetto.dev."
         ),
     ] = [],
     log: Annotated[
@@ -67,14 +69,15 @@ def report(
     """
     formats = [word.strip() for text in format for word in text.split(",")]
     is_stored = show and len(runs) == 1 and not (out or export or log or format)
-    is_written = not is_stored and bool(out or export or show or not (log or "trace" in formats))
+    drawn = [form for form in formats if form not in ("trace", MODELS)]
+    asks_for_page = out or show or (export and (drawn or MODELS not in formats))
+    is_written = not is_stored and bool(asks_for_page or not (log or len(drawn) < len(formats)))
     if plotly != "embedded" and not is_written:
         raise ScenarioError("no page is written", key="--plotly", found=plotly, allowed="with --out")
     if is_stored:
         _open(_stored_page(runs[0]))
         return
-    drawn = [form for form in formats if form != "trace"]
-    if drawn and not export:
+    if (drawn or MODELS in formats) and not export:
         raise ScenarioError("needs a folder: --export DIR", key="--format")
     page = writable(out) if out else export / "report.html" if export else None
     with blamed_on(*runs):
@@ -89,6 +92,12 @@ def report(
 
             for run in runs:
                 say(write_trace(load_unchanged(run).folder))
+        if export and MODELS in formats:
+            from sfl_sim.studies.kept_models import save_models
+
+            for run in runs:
+                for folder in save_models(run, export / run.resolve().name if len(runs) > 1 else export):
+                    say(folder)
         if is_written:
             page = page or _page_of(runs, "report.html")
             _write_report(runs, page, export, drawn or ["csv"], plotly)

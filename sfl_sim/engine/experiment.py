@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from sfl_sim.build.checks import check_rounds
 from sfl_sim.build.clock import build_clock, build_executor
 from sfl_sim.build.layer_table import layer_table
 from sfl_sim.build.network import check_can_train
@@ -31,6 +32,7 @@ from sfl_sim.methods import Method
 from sfl_sim.models.forward_settings import Graphs
 from sfl_sim.models.global_draws import seed_all
 from sfl_sim.models.layers import given_name
+from sfl_sim.models.lora import adapter_slots
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.ops import On, State, Value
 from sfl_sim.scenario.sections import Scenario
@@ -100,6 +102,7 @@ class Experiment:
         self.dataset, self.shares, self.counts, self.fleet = setup.dataset, setup.shares, setup.counts, setup.fleet
         train, method = scenario.train, setup.method(device)
         check_snapshots(scenario, method)
+        check_rounds(scenario, "report.keep", [scenario.report.keep] if scenario.report.keep != "last" else [])
         check_leakage(scenario, method)
         check_participation(scenario, method, len(setup.shares))
         metrics = own_metrics(scenario)
@@ -323,6 +326,19 @@ class Experiment:
             for part, replica in replicas_by_name(self._model).items()
             for name, tensor in replica.weights.named_tensors()
         }
+
+    def adapters(self) -> dict[str, list[dict[str, Any]]]:
+        """Give, for every weight with adapters, the name before their factors' A and B, their rows and their scale."""
+        adapters: dict[str, list[dict[str, Any]]] = {}
+        for part, replica in replicas_by_name(self._model).items():
+            skeleton = replica.weights.part.skeleton
+            for slot in adapter_slots(skeleton):
+                weight, factor = (f"{part}.{given_name(skeleton, name)}" for name in (slot.weight, slot.a))
+                first = slot.adapter.rows.start or 0
+                rows, scale = [first, first + slot.adapter.shape[0]], slot.adapter.scale
+                about = {"name": factor.removesuffix(".A"), "rows": rows, "scale": scale}
+                adapters.setdefault(weight, []).append(about)
+        return adapters
 
     def weights_digest(self) -> str | None:
         """Compute a digest of the global model's weights after the last whole round; None in a timing-only run."""

@@ -95,6 +95,27 @@ class HuggingFace:
         """Make the layers, with drawn weights."""
         return layers(self.sizes, shape, n_labels)
 
+    def module(self) -> nn.Module:
+        """Make the model of transformers, with drawn weights, whose head has a matrix of its own."""
+        whole: nn.Module = _whole(self.sizes)
+        _untied(whole)
+        return whole
+
+    @property
+    def untied_sizes(self) -> dict[str, Any]:
+        """The config.json with which transformers reads weights as they are stored: float32, with a head of its own."""
+        return {**self.sizes, "tie_word_embeddings": False, "dtype": "float32"}
+
+    def given_names(self) -> dict[str, tuple[str, bool]]:
+        """Return the name that transformers gives to each tensor of the layers, and whether a matrix is transposed."""
+        with torch.device("meta"):
+            whole = _whole(self.sizes)
+            turned = {f"{name}.weight" for name, module in whole.named_modules() if _is_turned(module)}
+            layers = _layers_of(whole)
+        names = {id(tensor): name for name, tensor in whole.state_dict(keep_vars=True).items()}
+        ours = layers.state_dict(keep_vars=True).items()
+        return {name: (names[id(tensor)], names[id(tensor)] in turned) for name, tensor in ours}
+
     def fill(self, model: nn.Sequential) -> None:
         """Set the weights of `model` to those in the folder; of one on the meta device, compare shapes alone.
 
@@ -154,11 +175,21 @@ def _layers_of(whole: Any) -> nn.Sequential:
     """Take the layers out of a model of transformers."""
     base, head = whole.base_model, whole.lm_head
     token = base.get_input_embeddings()
-    if head.weight is token.weight:
-        head.weight = nn.Parameter(head.weight.detach().clone())
+    _untied(whole)
     embedding = Positioned(token, base.wpe) if hasattr(base, "wpe") else token
     blocks = {f"block{i + 1}": Block(base, i) for i in range(base.config.num_hidden_layers)}
     return named(embedding=embedding, **blocks, head=named(norm=_first(base, "norm", "ln_f"), linear=head))
+
+
+def _untied(whole: Any) -> None:
+    """Give the head a matrix of its own."""
+    if whole.lm_head.weight is whole.get_input_embeddings().weight:
+        whole.lm_head.weight = nn.Parameter(whole.lm_head.weight.detach().clone())
+        whole.config.tie_word_embeddings = False
+
+
+def _is_turned(module: nn.Module) -> bool:
+    return type(module).__name__ == "Conv1D"
 
 
 class Block(nn.Module):
@@ -195,7 +226,7 @@ def _first(module: Any, *names: str) -> Any:
 
 def _linear(block: nn.Module) -> nn.Module:
     """Put linear maps in the place of a GPT-2's, whose matrices are (in, out): adapters know them."""
-    maps = {name: module for name, module in block.named_modules() if type(module).__name__ == "Conv1D"}
+    maps = {name: module for name, module in block.named_modules() if _is_turned(module)}
     for name, old in maps.items():
         weight, bias = old.get_parameter("weight"), old.get_parameter("bias")
         n_in, n_out = weight.shape

@@ -36,12 +36,13 @@ class LibraryModel:
 
     def __call__(self, input_shape: Shape, n_labels: int) -> nn.Module:
         """Make the model. Raises ScenarioError if there is none, its library is missing, or weights do not fit."""
-        model = self._made(input_shape, n_labels)
+        model = self.made(input_shape, n_labels)
         if self.path is not None and torch.get_default_device().type != "meta":
             self._load(model)
         return model
 
-    def _made(self, input_shape: Shape, n_labels: int) -> nn.Module:
+    def made(self, input_shape: Shape, n_labels: int) -> nn.Module:
+        """Make the model with random weights."""
         library, _, name = self.name.partition(":")
         made: nn.Module
         if library == "torchvision":

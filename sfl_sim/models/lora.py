@@ -80,15 +80,24 @@ class Adapter(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return W0 + s*B*A in the shape of `weight`."""
-        if self.shape[0] == len(weight):
-            return torch.addmm(weight.flatten(1), self.B, self.A, alpha=self.scale).view_as(weight)
-        return self.added(weight, self.B @ self.A)
+        return with_adapter(weight, self.A, self.B, self.scale, self.rows)
 
     def added(self, weight: Tensor, product: Tensor) -> Tensor:
         """Return W0 + s times a product (out, in) in its rows."""
-        start, stop, _ = self.rows.indices(len(weight))
-        change = nn.functional.pad(product, (0, 0, start, len(weight) - stop))
-        return torch.add(weight.flatten(1), change, alpha=self.scale).view_as(weight)
+        return _added(weight, product, self.scale, self.rows)
+
+
+def with_adapter(weight: Tensor, a: Tensor, b: Tensor, scale: float, rows: slice) -> Tensor:
+    """Return W0 + scale*B*A, in `rows` of W0, in the shape of the weight W0."""
+    if len(b) == len(weight):
+        return torch.addmm(weight.flatten(1), b, a, alpha=scale).view_as(weight)
+    return _added(weight, b @ a, scale, rows)
+
+
+def _added(weight: Tensor, product: Tensor, scale: float, rows: slice) -> Tensor:
+    start, stop, _ = rows.indices(len(weight))
+    change = nn.functional.pad(product, (0, 0, start, len(weight) - stop))
+    return torch.add(weight.flatten(1), change, alpha=scale).view_as(weight)
 
 
 class Matrix(NamedTuple):

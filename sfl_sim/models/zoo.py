@@ -174,20 +174,36 @@ def as_builder(model: object) -> Builder:
         )
 
     def build(input_shape: Shape, n_labels: int) -> nn.Sequential:
-        try:
-            layers = model(input_shape, n_labels) if _takes_data(model) else model()
-        except ScenarioError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise ScenarioError(
-                f"fails with {in_one_line(error)}", key="model.factory", found=getattr(model, "__name__", model)
-            ) from error
+        layers = made_by(model, input_shape, n_labels)
         if isinstance(layers, nn.Module) and not all(weight.is_meta for weight in layers.parameters()):
             with suppress(RuntimeError):  # torch copies no weight that is computed from others
                 layers = _copied(layers)  # it may hold what it has given before, as a backbone that is loaded once
         return _out_of_place(_plain(layers, input_shape, known))
 
     return build
+
+
+def made_by(factory: Callable[..., object], input_shape: Shape, n_labels: int) -> object:
+    """Return what a user's own factory makes. Raises ScenarioError if it fails."""
+    try:
+        return factory(input_shape, n_labels) if _takes_data(factory) else factory()
+    except ScenarioError:
+        raise
+    except (Exception, SystemExit) as error:
+        name = getattr(factory, "__name__", factory)
+        raise ScenarioError(f"fails with {in_one_line(error)}", key="model.factory", found=name) from error
+
+
+def whole_module(model: Given, network: Network) -> nn.Module:
+    """Return a module as its maker gives it, uncut, with whatever weights; of a name, the layers of the network."""
+    shape = network.input_shape
+    if isinstance(model, LibraryModel):
+        return model.made(shape, network.n_labels)
+    if isinstance(model, nn.Module):
+        return _copied(model)
+    made = network.build(shape, network.n_labels) if isinstance(model, str) else made_by(model, shape, network.n_labels)
+    assert isinstance(made, nn.Module)
+    return made
 
 
 def _copied(model: nn.Module) -> nn.Module:

@@ -29,6 +29,7 @@ from sfl_sim.scenario.load import Variant
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import Checkpoints, Failure, TrialWriter, clear, rounds_of, write_failure, writing
 from sfl_sim.store.columns import BREAKDOWN
+from sfl_sim.store.files import MODEL, kept_name
 from sfl_sim.training.hardware import PRECISIONS, keep_freed_memory, pick_device, threads_for
 from sfl_sim.training.process import own_process
 from sfl_sim.training.replay import CheckpointMismatch
@@ -162,7 +163,7 @@ class _Trial:
         try:
             while (round := next(rounds, None)) is not None:
                 with uninterrupted():
-                    self._write_round(round, trial, n_known, writer)
+                    self._write_round(round, experiment, trial, n_known, writer)
         except Exception as error:
             if experiment.is_walking and not isinstance(error, CheckpointMismatch):
                 raise CheckpointMismatch(f"the walk up to it fails: {type(error).__name__}: {error}") from error
@@ -196,25 +197,36 @@ class _Trial:
         store, figures = Checkpoints(self.folder), experiment.figures
         return CheckpointWriter(store, self.key, experiment.memory, figures=figures, resume=resume, warn=self.warn)
 
-    def _write_round(self, round: Round, trial: TrialWriter, n_known: int, writer: CheckpointWriter | None) -> None:
+    def _write_round(
+        self, round: Round, experiment: Experiment, trial: TrialWriter, n_known: int, writer: CheckpointWriter | None
+    ) -> None:
         trial.add_round(
             round.row, round.labels, round.ops, clients=round.clients, cuts=round.cuts, confusion=round.confusion,
             joule=round.joule, leakage=round.leakage,
         )  # fmt: skip
         trial.add_tables(round.final)
         self.stopped = round.stopped
-        self.notify(Ended(self.number, round, is_new=round.row["round"] > n_known))
-        is_last = round.stopped or round.row["round"] == self.variant.scenario.train.rounds
-        if writer and not is_last and writer.rounds < round.row["round"]:
+        number, keep = round.row["round"], self.variant.scenario.report.keep
+        self.notify(Ended(self.number, round, is_new=number > n_known))
+        is_last = round.stopped or number == self.variant.scenario.train.rounds
+        if isinstance(keep, int) and number % keep == 0 and number > n_known and not is_last:
+            self._store_model(kept_name(number), trial, experiment)
+        if writer and not is_last and writer.rounds < number:
             writer.after_round(StoredRound(round.row, round.labels, round.confusion, round.leakage))
 
     def _close(self, trial: TrialWriter, experiment: Experiment) -> None:
         """Write what belongs to the whole run so far; its last word is the summary."""
         trial.add_tables({"clients": experiment.clients(), **experiment.histories()})
-        if experiment.device is not None:
-            of_model = {"variant": trial.variant, "seed": trial.seed, "round": len(trial.rounds)}
-            trial.add_weights(experiment.weights(), {**of_model, **experiment.dataset.preparation})
+        self._store_model(MODEL, trial, experiment)
         trial.close({"key": self.key} | summary_of(self.variant, trial, experiment, self.stopped))
+
+    def _store_model(self, name: str, trial: TrialWriter, experiment: Experiment) -> None:
+        """Store the global model after the last round so far, and how to ask it, if the run trains."""
+        if experiment.device is not None:
+            about = {"variant": trial.variant, "seed": trial.seed, "round": len(trial.rounds)}
+            adapters = experiment.adapters()
+            about |= {"adapters": adapters} if adapters else {}
+            trial.add_weights(experiment.weights(), {**about, **experiment.dataset.preparation}, name)
 
 
 def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment, stopped: str | None) -> dict[str, Any]:

@@ -494,6 +494,8 @@ class Report(Section):
     metrics: dict[str, str] = Field(default={})
     """Metrics of your own, by the column of rounds.parquet that each fills: package.module:metric, where
     metric(outputs, targets) gives a number for all test samples. From Python also the functions themselves."""
+    keep: Literal["last"] | Count = "last"
+    """Global models that are stored: the last, or a number k: that of every k-th round, and the last."""
     snapshots: SnapshotsSection | None = None
     """Confusion matrices on the test set within rounds, without effect on training; null for none."""
     leakage: Leakage | None = None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sfl_sim.store.files import damaged, models_of, read_json, read_manifest, seal, write_json
+from sfl_sim.store.files import MODEL, damaged, models_of, read_json, read_manifest, seal, write_json
 from sfl_sim.store.tables import TrialKey, of_trials, split_by_trial
 from sfl_sim.store.trial import SUMMARY, is_whole
 
@@ -88,8 +88,9 @@ def _copy(run: Path, trials: list[tuple[Finished, Wanted]]) -> None:
             split_by_trial(source, targets, to_all=is_of_all)
     for (summary, model), trial in trials:
         if model:
-            shutil.copyfile(model, trial.place / "checkpoint.safetensors")
-            about = read_json(model.with_suffix(".json")) | {"variant": trial.variant}
-            write_json(trial.place / "checkpoint.json", about)
+            for kept in (model, *model.parent.glob(f"{model.stem}-*.safetensors")):
+                copy = trial.place / kept.name.replace(model.stem, MODEL)
+                shutil.copyfile(kept, copy)
+                write_json(copy.with_suffix(".json"), read_json(kept.with_suffix(".json")) | {"variant": trial.variant})
         write_json(trial.place / SUMMARY, {**summary, "name": trial.variant})
         seal(trial.place, "*")

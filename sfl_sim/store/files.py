@@ -186,14 +186,28 @@ def read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+MODEL = "checkpoint"
+"""Name, without ending, of a trial's final model; those of rounds before it have more behind it (`kept_name`)."""
+
+
+def kept_name(round: int | None = None) -> str:
+    """Return the name, without ending, of the model that a trial keeps of a round; None: how all such names begin."""
+    return f"{MODEL}-" if round is None else f"{MODEL}-{round:06d}"
+
+
 def models_of(run: Path) -> dict[tuple[Any, Any], Path]:
     """Return the files of a run's final models, by variant and seed; without those that name none."""
-    about = {path: read_json(path) for path in sorted((run / "checkpoints").glob("*.json"))}
-    return {
-        (variant, seed): path.with_suffix(".safetensors")
-        for path, each in about.items()
-        if isinstance(variant := each.get("variant"), str) and isinstance(seed := each.get("seed"), int)
-    }
+    return {(variant, seed): max(files.items())[1] for (variant, seed), files in all_models_of(run).items()}
+
+
+def all_models_of(run: Path) -> dict[tuple[Any, Any], dict[int, Path]]:
+    """Return the files of a run's models by variant and seed, and then by round."""
+    models: dict[tuple[Any, Any], dict[int, Path]] = {}
+    for path in sorted((run / "checkpoints").glob("*.json")):  # that of the last round comes last
+        about = read_json(path)
+        if isinstance(variant := about.get("variant"), str) and isinstance(seed := about.get("seed"), int):
+            models.setdefault((variant, seed), {})[about.get("round", 0)] = path.with_suffix(".safetensors")
+    return models
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -11,7 +11,18 @@ import pandas as pd
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.store.checkpoints import CHECKPOINTS
-from sfl_sim.store.files import SUMS, contents, damaged, read_json, read_manifest, remove, seal, settle, write_json
+from sfl_sim.store.files import (
+    MODEL,
+    SUMS,
+    contents,
+    damaged,
+    read_json,
+    read_manifest,
+    remove,
+    seal,
+    settle,
+    write_json,
+)
 from sfl_sim.store.lock import Lock
 from sfl_sim.store.tables import concatenate, of_trials
 from sfl_sim.store.trial import FAILURE, SUMMARY, TRACEBACK, Failure, clear, is_whole, read_failure
@@ -159,8 +170,8 @@ class RunFolder:
         checkpoints = self.staging / "checkpoints"
         checkpoints.mkdir(exist_ok=True)
         for trial in trials:
-            for path in trial.glob("checkpoint.*"):
-                shutil.copyfile(path, checkpoints / f"{trial.name}{path.suffix}")
+            for path in trial.glob(f"{MODEL}*.*"):
+                shutil.copyfile(path, checkpoints / path.name.replace(MODEL, trial.name))
 
     def join_serving(self, name: str, answers: pd.DataFrame | None) -> None:
         """Join the closed trials of served fleets; the `answers` that they drew from are stored beside their tables."""

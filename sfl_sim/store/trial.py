@@ -17,7 +17,7 @@ from safetensors.numpy import save
 from sfl_sim.errors import NonFiniteError
 from sfl_sim.store.checkpoints import CHECKPOINTS
 from sfl_sim.store.columns import OP_COLUMNS, OP_DTYPE
-from sfl_sim.store.files import read_json, remove, seal, write_file, write_json
+from sfl_sim.store.files import MODEL, kept_name, read_json, remove, seal, write_file, write_json
 from sfl_sim.store.schema import tables
 from sfl_sim.store.tables import opened
 
@@ -43,9 +43,9 @@ _PARTICIPANTS_SCHEMA = pa.schema(
 
 
 def clear(folder: Path) -> None:
-    """Remove the unfinished files of an earlier run from a trial's folder, except its checkpoints."""
+    """Remove the unfinished files of an earlier run from a trial's folder, except its checkpoints and kept models."""
     for path in folder.glob("*"):
-        if path.name != CHECKPOINTS:
+        if path.name != CHECKPOINTS and not path.name.startswith(kept_name()):
             remove(path)
 
 
@@ -136,9 +136,9 @@ class TrialWriter:
         """Rows of the labels so far."""
         return self._labels.frame()
 
-    def add_weights(self, tensors: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
-        """Write the global model as safetensors, and a JSON file with its description."""
-        stem = self.folder / "checkpoint"
+    def add_weights(self, tensors: Mapping[str, NDArray[Any]], about: Mapping[str, Any], name: str = MODEL) -> None:
+        """Write a global model, `NAME.safetensors`, and its description, `NAME.json`."""
+        stem = self.folder / name
         model = save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
         write_file(stem.with_suffix(".safetensors"), model)
         write_json(stem.with_suffix(".json"), about)
