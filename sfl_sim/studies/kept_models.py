@@ -22,8 +22,6 @@ from sfl_sim.store import check_unchanged
 from sfl_sim.store.files import all_models_of, as_file_name, read_json, write_json
 from sfl_sim.training.hardware import PRECISIONS
 
-Tensors = dict[str, Tensor]
-
 
 class KeptModel:
     """A stored model of a variant with a seed, after one of its rounds.
@@ -37,7 +35,7 @@ class KeptModel:
     def __init__(self, file: Path, variant: Variant, round: int) -> None:
         self.file, self.variant, self.round = file, variant, round
         self.scenario = variant.scenario
-        self.parts: dict[int, dict[str, Tensors]] = {}
+        self.parts: dict[int, dict[str, dict[str, Tensor]]] = {}
         for name, tensor in merged(file, "variant").items():
             part, _, below = name.partition(".")
             owner = below.partition(".")[0]
@@ -47,13 +45,13 @@ class KeptModel:
             owners = self.parts.setdefault(int(part.removeprefix("part")), {})
             owners.setdefault(owner, {})[given] = tensor.T.contiguous() if is_turned else tensor
 
-    def state_dict(self, client: int | None = None) -> Tensors:
+    def state_dict(self, client: int | None = None) -> dict[str, Tensor]:
         """Return all tensors, with a client's own part if clients keep one. Raises ScenarioError if it must say whose.
 
         Args:
             client: None: the only one.
         """
-        state: Tensors = {}
+        state: dict[str, Tensor] = {}
         for owners in self.parts.values():
             wanted = next(iter(owners)) if len(owners) == 1 and client is None else f"client{client}"
             wanted = "" if "" in owners else wanted
@@ -119,7 +117,7 @@ class KeptModel:
         if not all(name.endswith(".parametrizations.weight.original") for name in adapters):
             return  # peft knows no thirds of torch's attention
         stored = stored_weights(self.file, "variant")
-        tensors: Tensors = {}
+        tensors: dict[str, Tensor] = {}
         ranks: dict[str, int] = {}
         for name, several in adapters.items():
             path = name.partition(".")[2].partition(".parametrizations.")[0]
@@ -205,5 +203,5 @@ def _saved(model: KeptModel, out: Path, rounds: Mapping[int, Path]) -> Path:
     return folder
 
 
-def _save(state: Tensors, file: Path) -> None:
+def _save(state: dict[str, Tensor], file: Path) -> None:
     save_file({name: tensor.contiguous() for name, tensor in state.items()}, file, {"format": "pt"})
