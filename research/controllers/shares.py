@@ -13,8 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from sfl_sim.sim.shared_links import max_min_rates
-
 Floats = NDArray[np.float64]
 TRIES = 100
 
@@ -35,7 +33,7 @@ def fair_s(before_s: Floats, link_s: Floats, after_s: Floats, batches: int) -> f
     left, ready_s, work_s = np.full(len(link_s), batches), before_s.copy(), np.zeros(len(link_s))
     while (left > 0).any():
         sends = work_s > 0
-        rate = np.array(max_min_rates([[0]] * int(sends.sum()), [1.0] * int(sends.sum()), [1.0]))
+        rate = 1 / max(1, int(sends.sum()))
         done_s, begins_s = now_s + work_s[sends] / rate, ready_s[(left > 0) & ~sends]
         then_s = min(done_s.min(initial=np.inf), begins_s.min(initial=np.inf))
         work_s[sends] -= (then_s - now_s) * rate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
 from struct import Struct
@@ -305,7 +305,7 @@ class Operations:
             return payload
         resources, shared = self._links_by_tier[link.tier]
         if shared is not None:
-            return self._drive(branch, self._share(shared, branch))
+            return self._share(shared, branch)
         started_s, lasts_s, lost_s = resources.move(link, requested_s, payload.size_bytes)
         branch.started_s = started_s
         if lost_s < inf:
@@ -341,39 +341,30 @@ class Operations:
         moved_bytes *= size_bytes / (self.prices.wire_bytes(size_bytes) or 1)
         return self._lose_message(branch, lost_s, min(moved_bytes, size_bytes))
 
-    def _share(self, links: SharedLinks, branch: Branch) -> Generator[simpy.Event, Any, Any]:
+    def _share(self, shared: SharedLinks, branch: Branch) -> Any:
         """Move a payload over shared links: its duration depends on the other messages."""
-        link, size_bytes = branch.link, branch.result.size_bytes
-        resources, _ = self._links_by_tier[link.tier]
-        lost_s = resources.dropouts.message_at_s(link.ends, branch.requested_s)
-        wire_bytes = resources.prices.wire_bytes(size_bytes)
-        branch.started_s, moved_bytes = yield from links.transfer(link, wire_bytes, lost_s)
-        latency_s = resources.prices.latency_s(link) + links.latency_s(link)
-        if moved_bytes < wire_bytes or self.env.now + latency_s > lost_s:
-            if lost_s > self.env.now:
-                yield self.env.timeout(lost_s - self.env.now)
-            raise self._lose_message(branch, lost_s, moved_bytes * (size_bytes / (wire_bytes or 1)))
-        if latency_s:
-            yield self.env.timeout(latency_s)
-        self.records.rows += row_bytes(*self._message(branch, size_bytes))
-        return branch.result
-
-    def _drive(self, branch: Branch, waits: Generator[simpy.Event, Any, Any]) -> Any:
-        """Go on with an operation that waits for one event after another."""
-        try:
-            event = next(waits)
-        except StopIteration as stop:
-            return stop.value
-        event.callbacks.append(partial(self._drive_on, branch, waits))
+        resources, _ = self._links_by_tier[branch.link.tier]
+        branch.lost_s = resources.dropouts.message_at_s(branch.link.ends, branch.requested_s)
+        wire_bytes = resources.prices.wire_bytes(branch.result.size_bytes)
+        latency_s = resources.prices.latency_s(branch.link) + shared.latency_s(branch.link)
+        passed = partial(self._passed, branch, wire_bytes, latency_s)
+        shared.transfer(branch.link, wire_bytes, passed, branch.lost_s)
         return WAITS
 
-    def _drive_on(self, branch: Branch, waits: Generator[simpy.Event, Any, Any], _: simpy.Event) -> None:
-        try:
-            result = self._drive(branch, waits)
-        except Lost as lost:
-            self.go_on(branch, error=lost)
+    def _passed(
+        self, branch: Branch, wire_bytes: float, latency_s: float, started_s: float, moved_bytes: float
+    ) -> None:
+        """Go on after the bytes of a message, or those that could be moved, have passed shared links."""
+        lost_s, size_bytes, branch.started_s = branch.lost_s, branch.result.size_bytes, started_s
+        if moved_bytes < wire_bytes or self.env.now + latency_s > lost_s:
+            lose = partial(self._lose_message, branch, lost_s, moved_bytes * (size_bytes / (wire_bytes or 1)))
+            branch.callbacks = [lambda _: self.go_on(branch, error=lose())]
+            self.env.schedule(branch, NORMAL, max(0.0, lost_s - self.env.now))
+        elif latency_s:
+            branch.callbacks = self._arrived
+            self.env.schedule(branch, NORMAL, latency_s)
         else:
-            self.go_on(branch, result)
+            self._end_message(branch)
 
     def _until(self, lost_s: float, branch: Branch, lose: Callable[[], Lost]) -> Any:
         """Let the branch wait for the instant at which its operation is lost."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
-from itertools import chain
+from bisect import bisect_left
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import chain, count
 from math import inf
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import simpy
 
@@ -23,6 +22,14 @@ if TYPE_CHECKING:
 
 SAME_INSTANT = 1e-12
 """Relative tolerance within which two instants are the same: rounding alone may separate them."""
+UNITS_PER_BPS, MAX_BPS = 2.0**64, 1e30
+"""Rates are added up as whole numbers of a unit, so that sums are exact whoever has come and gone; none is higher."""
+
+
+def units(rate_bps: float) -> int:
+    """Give a rate as a whole number of units, of which it is a multiple if it is at least 0.01 bit/s."""
+    return int(min(rate_bps, MAX_BPS) * UNITS_PER_BPS)
+
 
 RatePieces = Iterator[tuple[float, float]]
 """Pairs of the end of a constant piece and its rate in bit/s."""
@@ -30,52 +37,143 @@ RatePieces = Iterator[tuple[float, float]]
 
 @dataclass(slots=True, eq=False)
 class _Transfer:
-    """A message on its way: at `since_s` it had `bits` left, and since then it moves at `rate_bps`.
+    """A message, from its request on. It moves at its own limit, or at the level of its path if that is lower.
 
     Attributes:
-        ended: event whose value is the number of bits that are left in the end.
-        limit_bps: rate that its client's own links allow, until `limit_ends_s`.
-        ends_s: instant at which its last bit has passed if the rate stays.
-        changes_s: the earliest instant at which it ends, or at which its limit does.
+        then: called with its start and the number of bytes that have moved, once it is over.
+        queues: at the clients' own links that it takes: it moves once it is the first in all of them.
+        limit, limit_bps: rate that the clients' own links allow, until `limit_ends_s`; in units, and in bit/s.
+        bits: that it had left at `since_s`.
+        ends_s: instant at which its last bit has passed, if it moves at its own limit.
+        mark: else, the bits that its path has given to each by then.
+        changes_s: the earliest instant, of those that it does not share with its path, at which it or its limit ends.
     """
 
-    client: int
-    path: tuple[int, ...]
-    pieces: RatePieces
+    number: int
+    link: Link
+    size_bytes: float
     until_s: float
-    ended: simpy.Event
-    bits: float
-    since_s: float
-    rate_bps: float = 0.0
-    ends_s: float = inf
+    then: Callable[[float, float], None]
+    queues: list[deque[_Transfer]]
+    started_s: float = inf
+    path: _Path = field(init=False)
+    pieces: RatePieces = field(init=False)
+    limit: int = 0
     limit_bps: float = 0.0
     limit_ends_s: float = -inf
-    changes_s: float = -inf
+    bits: float = 0.0
+    since_s: float = 0.0
+    ends_s: float = inf
+    mark: float | None = None
+    changes_s: float = inf
 
     def bits_left(self, now_s: float) -> float:
-        return max(0.0, self.bits - self.rate_bps * (now_s - self.since_s))
+        if now_s == self.since_s:
+            return self.bits
+        if self.mark is None:
+            return max(0.0, self.bits - self.limit_bps * (now_s - self.since_s))
+        return max(0.0, self.mark - self.path.given_bits(now_s))
+
+    def is_done(self, now_s: float, done_s: float) -> bool:
+        return (self.ends_s if self.mark is None else self.path.gives_s(self.mark, now_s)) <= done_s
 
     def renew_limit(self, now_s: float) -> None:
-        if self.limit_ends_s <= now_s:
-            while self.limit_ends_s <= now_s:
-                self.limit_ends_s, self.limit_bps = next(self.pieces)
-            self.changes_s = min(self.ends_s, self.until_s, self.limit_ends_s)
+        while self.limit_ends_s <= now_s * (1 + SAME_INSTANT):
+            self.limit_ends_s, self.limit_bps = next(self.pieces)
+        self.limit = units(self.limit_bps)
 
-    def go_on(self, now_s: float, rate_bps: float) -> None:
-        """Set the rate. An equal rate changes nothing, because the end would be rounded anew."""
-        if rate_bps != self.rate_bps:
-            self.bits, self.since_s, self.rate_bps = self.bits_left(now_s), now_s, rate_bps
-            self.ends_s = now_s + self.bits / rate_bps if rate_bps else inf
-            self.changes_s = min(self.ends_s, self.until_s, self.limit_ends_s)
+    def keep_to_limit(self, now_s: float, bits: float) -> None:
+        self.bits, self.since_s, self.mark = bits, now_s, None
+        self.ends_s = now_s + bits / self.limit_bps if self.limit_bps else inf
+
+
+class _Path:
+    """The messages that pass the same edges: those with the lowest limits move at these, all others at one level.
+
+    A message at the level need not be looked at as the level changes: it ends when the path has given its bits, which
+    are the integral of the level, to each.
+
+    Attributes:
+        moving: the messages by their limit, in units: (limit, number, message).
+        n_held, held: the number of those that move at their own limits, and the sum of these.
+        marks: a heap of the ends of the others, (mark, number, message), and of some that have become invalid.
+        changes_s: the next of these ends.
+    """
+
+    def __init__(self, number: int, edges: tuple[int, ...]) -> None:
+        self.number, self.edges = number, edges
+        self.moving: list[tuple[int, int, _Transfer]] = []
+        self.n_held = self.held = 0
+        self.marks: list[tuple[float, int, _Transfer]] = []
+        self.changes_s = inf
+        self.level_bps = self._given_bits = self._since_s = 0.0
+
+    def given_bits(self, now_s: float) -> float:
+        return self._given_bits + self.level_bps * (now_s - self._since_s)
+
+    def gives_s(self, mark: float, now_s: float) -> float:
+        """Return the instant at which so many bits have been given, if the level stays."""
+        return now_s + (mark - self.given_bits(now_s)) / self.level_bps if self.level_bps else inf
+
+    def add(self, message: _Transfer, now_s: float, bits: float) -> None:
+        entry = message.limit, message.number, message
+        position = bisect_left(self.moving, entry)
+        self.moving.insert(position, entry)
+        if position < self.n_held:
+            self.n_held += 1
+            self.held += message.limit
+            message.keep_to_limit(now_s, bits)
+        elif message.mark is None:
+            self.keep_to_level(message, now_s, bits)
+
+    def remove(self, message: _Transfer) -> None:
+        position = bisect_left(self.moving, (message.limit, message.number))
+        del self.moving[position]
+        if position < self.n_held:
+            self.n_held -= 1
+            self.held -= message.limit
+
+    def keep_to_level(self, message: _Transfer, now_s: float, bits: float) -> None:
+        message.bits, message.since_s, message.ends_s = bits, now_s, inf
+        message.mark = self.given_bits(now_s) + bits
+        heappush(self.marks, (message.mark, message.number, message))
+
+    def next_mark(self) -> float:
+        """Return the lowest mark of a message that moves at the level."""
+        while self.marks and self.marks[0][2].mark != self.marks[0][0]:
+            heappop(self.marks)
+        return self.marks[0][0] if self.marks else inf
+
+    def rise_to(self, level: float) -> None:
+        """Count those as held whose limits are at most `level`, in units."""
+        moving = self.moving
+        while self.n_held < len(moving) and (limit := moving[self.n_held][0]) <= level:
+            self.n_held += 1
+            self.held += limit
+        while self.n_held and (limit := moving[self.n_held - 1][0]) > level:
+            self.n_held -= 1
+            self.held -= limit
+
+    def set_level(self, level: float, n_held: int, now_s: float) -> list[_Transfer]:
+        """Let messages move at a new `level`, in units, of which `n_held` were held; gives those that change."""
+        level_bps = 0.0 if level == inf else level / UNITS_PER_BPS
+        if level_bps != self.level_bps:
+            self._given_bits, self._since_s, self.level_bps = self.given_bits(now_s), now_s, level_bps
+        held, free = self.moving[n_held : self.n_held], self.moving[self.n_held : n_held]
+        for *_, message in held:
+            message.keep_to_limit(now_s, message.bits_left(now_s))
+        for *_, message in free:
+            self.keep_to_level(message, now_s, message.bits_left(now_s))
+        return [message for *_, message in held or free]
 
 
 class SharedLinks:
-    """Messages move at max-min fair rates, found anew when one starts or ends or a client's own link changes.
+    """Messages move at max-min fair rates, set anew when one starts or ends or a client's own link changes.
 
-    They are found for the messages that share an edge with it, and for those that share one with these, and so on.
+    They are set for the messages that share an edge with it, and for those that share one with these, and so on.
 
     A client's own uplink and downlink carry one message at a time, in the order of request; a message starts once the
-    sender's uplink and the receiver's downlink are free. From then on it is one of the flows that share the topology.
+    sender's uplink and the receiver's downlink are free. From then on it is one of those that share the topology.
 
     Args:
         pieces: rates that the clients' own links allow a message from an instant on: constant pieces, which may be 0,
@@ -86,57 +184,105 @@ class SharedLinks:
         self.env = env
         self.topology = topology
         self.pieces = pieces
-        self._uplinks, self._downlinks = (
-            defaultdict[tuple[str, int], simpy.Resource](partial(simpy.Resource, env)) for _ in range(2)
-        )
-        self._flows: dict[_Transfer, None] = {}
-        self._over = defaultdict[int, dict[_Transfer, None]](dict)
-        """Flows over each edge."""
-        self._ended: list[_Transfer] = []
-        """Flows that have ended since rates were found."""
+        self._capacity = [units(capacity_bps) for capacity_bps in topology.capacity_bps]
+        self._queues = defaultdict[tuple[str, str, int], deque[_Transfer]](deque)
+        self._paths: dict[tuple[int, ...], _Path] = {}
+        self._over = defaultdict[int, dict[_Path, None]](dict)
+        """Paths with messages over each edge."""
+        self._touched: dict[_Path, None] = {}
+        """Paths whose messages or limits have changed since rates were set."""
+        self._changes: list[tuple[float, int, _Transfer | _Path]] = []
+        """A heap of instants, of which those are valid that still stand in `changes_s`."""
+        self._many = 1000
+        self._numbers = count()
         self._settling: simpy.Event | None = None
         self._settles_s = inf
 
     def transfer(
-        self, link: Link, size_bytes: float, until_s: float = inf
-    ) -> Generator[simpy.Event, Any, tuple[float, float]]:
+        self, link: Link, size_bytes: float, then: Callable[[float, float], None], until_s: float = inf
+    ) -> None:
         """Move `size_bytes` over a `link`, or as many as can be moved by `until_s`.
 
-        Gives the start and the number of bytes moved: `size_bytes` exactly if all have.
+        Then calls `then` with the start and the number of bytes moved: `size_bytes` exactly if all have.
 
         Raises ScenarioError if the clients' own links are never open at the same time.
         """
-        env = self.env
-        with ExitStack() as own:
-            requests = [own.enter_context(resource.request()) for resource in self._resources(link)]
-            if not all(request.triggered for request in requests):
-                free = simpy.AllOf(env, requests)
-                yield free if until_s == inf else free | env.timeout(max(0.0, until_s - env.now))
-            started_s = float(env.now)
-            if not size_bytes or started_s >= until_s or not all(request.triggered for request in requests):
-                return started_s, 0.0
-            path = self.topology.path(*_way(link))
-            pieces, bits = _joined(self.pieces(link, started_s), until_s), BITS_PER_BYTE * size_bytes
-            flow = _Transfer(
-                link.client, path, pieces, until_s=until_s, ended=env.event(), bits=bits, since_s=started_s
-            )
-            self._flows[flow] = None
-            for edge in path:
-                self._over[edge][flow] = None
-            self._settle_by(started_s)
-            yield flow.ended
-            bits_left: Any = flow.ended.value
-        return started_s, size_bytes - bits_left / BITS_PER_BYTE
+        ends = ("up", link.uplink_of), ("down", link.downlink_of)
+        queues = [self._queues[link.tier, way, client] for way, client in ends if client is not None]
+        message = _Transfer(next(self._numbers), link, size_bytes, until_s, then, queues)
+        for queue in queues:
+            queue.append(message)
+        if not self._start(message) and until_s < inf:
+            patience = self.env.timeout(max(0.0, until_s - self.env.now))
+            patience.callbacks.append(lambda _: self._give_up(message))
 
     def latency_s(self, link: Link) -> float:
         """Give the seconds that a message takes on the shared links on top of its bytes."""
         return self.topology.latency_s(*_way(link))
 
-    def _resources(self, link: Link) -> Iterator[simpy.Resource]:
-        if link.uplink_of is not None:
-            yield self._uplinks[link.tier, link.uplink_of]
-        if link.downlink_of is not None:
-            yield self._downlinks[link.tier, link.downlink_of]
+    def _start(self, message: _Transfer) -> bool:
+        """Start a message, if its own links are free for it."""
+        if not all(queue[0] is message for queue in message.queues):
+            return False
+        message.started_s = now_s = self.env.now
+        if not message.size_bytes or now_s >= message.until_s:
+            self.env.timeout(0.0).callbacks.append(lambda _: self._end(message, 0.0))
+            return True
+        edges = self.topology.path(*_way(message.link))
+        if edges not in self._paths:
+            self._paths[edges] = path = _Path(next(self._numbers), edges)
+            for edge in edges:
+                self._over[edge][path] = None
+        message.path = self._paths[edges]
+        message.pieces = _joined(self.pieces(message.link, now_s), message.until_s)
+        self._put(message, now_s, BITS_PER_BYTE * message.size_bytes)
+        self._settle_by(now_s)
+        return True
+
+    def _put(self, message: _Transfer, now_s: float, bits: float) -> None:
+        """Let a message move on its path, with the limit that its own links have from now on."""
+        message.renew_limit(now_s)
+        message.path.add(message, now_s, bits)
+        self._touched[message.path] = None
+        self._foresee(message)
+
+    def _remove(self, message: _Transfer) -> None:
+        path = message.path
+        path.remove(message)
+        message.mark, message.changes_s = None, inf
+        self._touched[path] = None
+        if not path.moving:
+            path.changes_s = inf
+            del self._paths[path.edges]
+            for edge in set(path.edges):
+                del self._over[edge][path]
+
+    def _end(self, message: _Transfer, moved_bytes: float) -> None:
+        """Say that a message is over, and let those start that have waited for its own links."""
+        message.started_s = min(message.started_s, self.env.now)
+        for queue in message.queues:
+            queue.remove(message)
+        for queue in message.queues:
+            if queue and queue[0].started_s == inf:
+                self._start(queue[0])
+        message.then(message.started_s, moved_bytes)
+
+    def _give_up(self, message: _Transfer) -> None:
+        if message.started_s == inf:
+            self._end(message, 0.0)
+
+    def _foresee(self, message: _Transfer) -> None:
+        self._change_by(message, min(message.ends_s, message.until_s, message.limit_ends_s))
+
+    def _change_by(self, it: _Transfer | _Path, at_s: float) -> None:
+        if at_s != it.changes_s:
+            it.changes_s = at_s
+            if at_s < inf:
+                heappush(self._changes, (at_s, it.number, it))
+                if len(self._changes) > self._many:  # those that became invalid are forgotten
+                    self._changes = [change for change in self._changes if change[2].changes_s == change[0]]
+                    heapify(self._changes)
+                    self._many = 1000 + 2 * len(self._changes)
 
     def _settle_by(self, at_s: float) -> None:
         """Schedule `_settle` for the end of the instant `at_s`, unless it is already scheduled for an earlier one."""
@@ -153,87 +299,122 @@ class SharedLinks:
             return  # something came before
         self._settles_s, now_s = inf, self.env.now
         done_s = now_s * (1 + SAME_INSTANT)
-        changing = [flow for flow in self._flows if flow.changes_s <= done_s]
-        over = [flow for flow in changing if flow.ends_s <= done_s or flow.until_s <= now_s]
-        if over:
-            for flow in sorted(over, key=attrgetter("client")):
-                del self._flows[flow]
-                for edge in set(flow.path):
-                    del self._over[edge][flow]
-                flow.ended.succeed(0.0 if flow.ends_s <= done_s else flow.bits_left(now_s))
-            self._ended += over
+        over = sorted(self._due(now_s, done_s), key=lambda message: (message.link.client, message.number))
+        left = [0.0 if message.is_done(now_s, done_s) else message.bits_left(now_s) for message in over]
+        for message in over:
+            self._remove(message)
+        for message, bits in zip(over, left, strict=True):
+            self._end(message, message.size_bytes - bits / BITS_PER_BYTE)
+        if over and self.env.peek() <= now_s:
             self._settle_by(now_s)
-        elif self._flows:
-            self._share(now_s, changing)
-            self._settle_by(max(now_s, min(map(attrgetter("changes_s"), self._flows))))
+            return
+        if self._touched:
+            self._share(now_s)
+        while self._changes and self._changes[0][2].changes_s != self._changes[0][0]:
+            heappop(self._changes)
+        if self._changes:
+            self._settle_by(max(now_s, self._changes[0][0]))
 
-    def _share(self, now_s: float, changing: Sequence[_Transfer]) -> None:
-        flows = self._touched([*self._ended, *changing])
-        self._ended = []
-        for flow in flows:
-            flow.renew_limit(now_s)
-        paths, limits_bps = [flow.path for flow in flows], [flow.limit_bps for flow in flows]
-        rates_bps = max_min_rates(paths, limits_bps, self.topology.capacity_bps)
-        for flow, rate_bps in zip(flows, rates_bps, strict=True):
-            flow.go_on(now_s, rate_bps)
+    def _due(self, now_s: float, done_s: float) -> dict[_Transfer, None]:
+        """Return the messages that end by `done_s`, and renew the limits that do."""
+        over: dict[_Transfer, None] = {}
+        while self._changes and self._changes[0][0] <= done_s:
+            at_s, _, it = heappop(self._changes)
+            if it.changes_s != at_s:
+                continue
+            it.changes_s = inf
+            if isinstance(it, _Path):
+                self._touched[it] = None
+                while it.gives_s(it.next_mark(), now_s) <= done_s:
+                    over[heappop(it.marks)[2]] = None
+            elif it.until_s <= done_s or it.is_done(now_s, done_s):
+                over[it] = None
+            else:
+                bits = it.bits_left(now_s)
+                it.path.remove(it)
+                self._put(it, now_s, bits)
+        return over
 
-    def _touched(self, changed: Sequence[_Transfer]) -> list[_Transfer]:
-        """Return the flows whose rates depend on those of the `changed` ones, themselves included if they go on."""
-        touched = dict.fromkeys(flow for flow in changed if flow in self._flows)
-        edges = dict.fromkeys(chain.from_iterable(flow.path for flow in changed))
+    def _share(self, now_s: float) -> None:
+        paths = self._depending()
+        self._touched = {}
+        was_held = [path.n_held for path in paths]
+        for path, n_held, level in zip(paths, was_held, fair_levels(paths, self._capacity), strict=True):
+            for message in path.set_level(level, n_held, now_s):
+                self._foresee(message)
+            self._change_by(path, path.gives_s(path.next_mark(), now_s))
+
+    def _depending(self) -> list[_Path]:
+        """Return the paths whose levels depend on those that were touched, themselves included if they are used."""
+        paths = dict(self._touched)
+        edges = dict.fromkeys(chain.from_iterable(path.edges for path in paths))
         waiting = list(edges)
         while waiting:
-            for flow in self._over[waiting.pop()]:
-                touched[flow] = None
-                for edge in flow.path:
-                    if edge not in edges:
-                        edges[edge] = None
-                        waiting.append(edge)
-        return list(touched)
+            for path in self._over[waiting.pop()]:
+                if path not in paths:
+                    paths[path] = None
+                    new = [edge for edge in path.edges if edge not in edges]
+                    edges |= dict.fromkeys(new)
+                    waiting += new
+        return [path for path in paths if path.moving]
 
 
 def _way(link: Link) -> tuple[int | None, int | None, str, str]:
     return link.uplink_of, link.downlink_of, link.server, link.tier
 
 
-def max_min_rates(
-    paths: Sequence[Sequence[int]], limits_bps: Sequence[float], capacity_bps: Sequence[float]
-) -> list[float]:
-    """Give the max-min fair rates of flows: none can grow except at the cost of one that is no faster.
+def fair_levels(paths: Sequence[_Path], capacity: Sequence[int]) -> list[float]:
+    """Give the level of each path that makes rates max-min fair: none can grow but at the cost of one not faster.
 
-    Progressive filling (Bertsekas and Gallager, Data Networks, 2nd ed., section 6.5.2): the rates of all flows rise
-    together. A flow stops when it reaches its own limit, or when an edge on its path is full; the others rise on. Plain
-    Python, which for up to some 300 flows takes less time than incidence matrices do.
+    Progressive filling (Bertsekas and Gallager, Data Networks, 2nd ed., section 6.5.2): the rates of all messages rise
+    together. A message stops at its own limit, or when an edge on its path is full; the others rise on.
 
     Args:
-        paths: the edges of each flow; an edge listed twice counts twice.
-        limits_bps: of each flow, 0 or above.
-        capacity_bps: of each edge, above 0.
+        paths: whose messages share edges; an edge listed twice counts twice. They count as held who are at the end.
+        capacity: of each edge, in units.
     """
-    free_bps = list(capacity_bps)
-    rising = [0] * len(free_bps)
-    for edge in chain.from_iterable(paths):
-        rising[edge] += 1
-    rates_bps: dict[int, float] = {}
+    levels: dict[_Path, float] = dict.fromkeys(paths, inf)
+    rising = defaultdict[int, list[_Path]](list)
+    for path in paths:
+        for edge in path.edges:
+            rising[edge].append(path)
+    free: dict[int, float] = {edge: capacity[edge] for edge in rising}
+    full: list[tuple[float, int]] = [
+        (0, edge) for edge in sorted(free)
+    ]  # a heap of levels below which an edge is not full
+    while full:
+        _, edge = heappop(full)
+        level = _level_when_full(rising[edge], free[edge])
+        if full and inf > level > full[0][0]:
+            heappush(full, (level, edge))  # another one may be full before, which leaves more of this one
+        elif level < inf:
+            for path in dict.fromkeys(rising[edge]):
+                levels[path] = level
+                path.rise_to(level)
+                for passed in path.edges:
+                    free[passed] -= path.held + (len(path.moving) - path.n_held) * level
+                    rising[passed].remove(path)
+    for path, level in levels.items():
+        path.rise_to(level)
+    return list(levels.values())
 
-    def stop(flow: int, rate_bps: float) -> None:
-        rates_bps[flow] = rate_bps
-        for edge in paths[flow]:
-            free_bps[edge] -= rate_bps
-            rising[edge] -= 1
 
-    level_bps = 0.0  # no edge is full below it
-    for flow in sorted(range(len(paths)), key=limits_bps.__getitem__):
-        while flow not in rates_bps and limits_bps[flow] > level_bps:
-            shares = ((free_bps[edge] / flows, edge) for edge, flows in enumerate(rising) if flows)
-            level_bps, full = min(shares, default=(inf, -1))
-            if limits_bps[flow] > level_bps:
-                for other, path in enumerate(paths):
-                    if full in path and other not in rates_bps:
-                        stop(other, level_bps)
-        if flow not in rates_bps:
-            stop(flow, limits_bps[flow])
-    return [rates_bps[flow] for flow in range(len(paths))]
+def _level_when_full(paths: Sequence[_Path], capacity: float) -> float:
+    """Return the level, in units, at which the messages on the paths need a capacity; inf if they never do.
+
+    Newton's method: what they need bends downwards as the level rises, so steps from below never go too far, and end.
+    """
+    n, level = sum(len(path.moving) for path in paths), -1.0
+    while True:
+        n_free, left = n - sum(path.n_held for path in paths), capacity - sum(path.held for path in paths)
+        if not n_free and left >= 0:
+            return inf
+        next_level = max(capacity // n, left // n_free if n_free else 0)
+        if next_level == level:
+            return level
+        level = next_level
+        for path in paths:
+            path.rise_to(level)
 
 
 def _joined(pieces: RatePieces, until_s: float) -> RatePieces:

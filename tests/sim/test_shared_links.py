@@ -1,7 +1,8 @@
 """Shared links against networks solved by hand, theory, an exact simulation, and links that are not shared."""
 
+from bisect import insort
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import inf
 from operator import itemgetter
 
@@ -18,7 +19,7 @@ from sfl_sim.ops import SERVER
 from sfl_sim.rng import stream
 from sfl_sim.scenario.optional_sections import Shared
 from sfl_sim.sim.nodes import link_between
-from sfl_sim.sim.shared_links import SharedLinks, max_min_rates
+from sfl_sim.sim.shared_links import UNITS_PER_BPS, SharedLinks, _Path, fair_levels, units
 from sfl_sim.system.links import Pattern, RateTrace, joint_transfer_s, slowest
 from sfl_sim.system.topology import Topology, build_topology
 
@@ -57,7 +58,9 @@ class World:
 
     def send(self, number, at_s, src, dst, size_bytes, until_s=inf):
         yield self.env.timeout(at_s)
-        started_s, moved_bytes = yield from self.links.transfer(link_between(src, dst), size_bytes, until_s)
+        over = self.env.event()
+        self.links.transfer(link_between(src, dst), size_bytes, lambda *seen: over.succeed(seen), until_s)
+        started_s, moved_bytes = yield over
         self.seen[number] = (started_s, self.env.now, moved_bytes)
 
     def run(self, *messages):
@@ -74,10 +77,15 @@ class Watched(SharedLinks):
         super().__init__(*args)
         self.shares = []
 
-    def _share(self, now_s, changing):
-        super()._share(now_s, changing)
-        noted = [(flow.client, flow.rate_bps, flow.limit_bps) for flow in self._flows]
-        self.shares.append((now_s, *zip(*noted, strict=True)))
+    def _share(self, now_s):
+        super()._share(now_s)
+        noted = [
+            (message.link.client, message.limit_bps if message.mark is None else path.level_bps, message.limit_bps)
+            for path in self._paths.values()
+            for *_, message in path.moving
+        ]
+        if noted:
+            self.shares.append((now_s, *zip(*sorted(noted), strict=True)))
 
 
 def ends(seen):
@@ -251,8 +259,51 @@ def assert_fair(topology, flows, rates_bps, limits_bps):
         assert held
 
 
+def max_min_rates(paths, limits_bps, capacity_bps):
+    """Give the rates of flows one by one: they rise together until each is at its own limit, or an edge is full.
+
+    This is how the package found them before, and the reference for how it does now.
+    """
+    free_bps = list(capacity_bps)
+    rising = [0] * len(free_bps)
+    for edge in chain.from_iterable(paths):
+        rising[edge] += 1
+    rates_bps = {}
+
+    def stop(flow, rate_bps):
+        rates_bps[flow] = rate_bps
+        for edge in paths[flow]:
+            free_bps[edge] -= rate_bps
+            rising[edge] -= 1
+
+    level_bps = 0.0  # no edge is full below it
+    for flow in sorted(range(len(paths)), key=limits_bps.__getitem__):
+        while flow not in rates_bps and limits_bps[flow] > level_bps:
+            shares = ((free_bps[edge] / flows, edge) for edge, flows in enumerate(rising) if flows)
+            level_bps, full = min(shares, default=(inf, -1))
+            if limits_bps[flow] > level_bps:
+                for other, path in enumerate(paths):
+                    if full in path and other not in rates_bps:
+                        stop(other, level_bps)
+        if flow not in rates_bps:
+            stop(flow, limits_bps[flow])
+    return [rates_bps[flow] for flow in range(len(paths))]
+
+
 ENDS = st.none() | st.integers(0, 5)
 """The server, or a client."""
+
+
+def filled(paths, limits_bps, capacity_bps):
+    """Return the rates by levels of paths, of which any messages count as held before."""
+    by_edges = {edges: _Path(number, edges) for number, edges in enumerate(dict.fromkeys(paths))}
+    for number, (edges, limit_bps) in enumerate(zip(paths, limits_bps, strict=True)):
+        insort(by_edges[edges].moving, (units(limit_bps), number, None))
+    for path in by_edges.values():
+        path.rise_to(units(3.0))
+    levels = fair_levels([*by_edges.values()], list(map(units, capacity_bps)))
+    level_bps = dict(zip(by_edges, [level / UNITS_PER_BPS for level in levels], strict=True))
+    return [min(level_bps[edges], limit_bps) for edges, limit_bps in zip(paths, limits_bps, strict=True)]
 
 
 @settings(max_examples=100, deadline=None)
@@ -260,13 +311,14 @@ ENDS = st.none() | st.integers(0, 5)
 def test_rates_are_max_min_fair(topology, flows):
     paths = [topology.path(src, dst) for src, dst, _ in flows]
     limits_bps = [limit for *_, limit in flows]
-    rates = max_min_rates(paths, limits_bps, topology.capacity_bps)
+    rates = filled(paths, limits_bps, topology.capacity_bps)
     assert_fair(topology, paths, rates, limits_bps)
+    assert rates == pytest.approx(max_min_rates(paths, limits_bps, topology.capacity_bps), rel=1e-12)
 
 
 def test_an_edge_that_is_passed_twice_counts_twice():
     """9 bit/s: the flow with a limit of 1 takes 2 of them."""
-    assert max_min_rates([(0, 0), (0,)], [1.0, 100.0], [9.0]) == [1.0, 7.0]
+    assert filled([(0, 0), (0,)], [1.0, 100.0], [9.0]) == [1.0, 7.0]
 
 
 @st.composite
@@ -278,12 +330,9 @@ def own_links(draw):
 
 
 instants = st.integers(0, 40).map(lambda tenths: tenths / 10)
-uploads = st.lists(
-    st.tuples(instants, st.integers(1, 40), st.just(inf) | instants, own_links() | st.just(FAST)),
-    min_size=1,
-    max_size=6,
-)
-"""(requested, bytes, given up, own link) of clients that bring one message each."""
+upload = st.tuples(instants, st.integers(1, 40), st.just(inf) | instants, own_links() | st.just(FAST))
+"""(requested, bytes, given up, own link) of a client that brings one message."""
+uploads = st.lists(upload, min_size=1, max_size=6)
 
 
 @settings(max_examples=40, deadline=None)
@@ -354,6 +403,56 @@ def test_times_are_those_of_an_exact_simulation(data, messages):
     assert ends(seen) == pytest.approx(exact, rel=1e-9)
 
 
+def one_by_one(topology, links, messages):
+    """Return (ended, bytes moved) of (requested, sender, receiver, bytes, until): all rates anew at every instant."""
+    left, seen = {}, [None] * len(messages)
+    now_s = min(at_s for at_s, *_ in messages)
+    while None in seen:
+        left |= {i: 8.0 * m[3] for i, m in enumerate(messages) if m[0] <= now_s and i not in left and not seen[i]}
+        for i in [i for i in left if messages[i][4] <= now_s]:
+            seen[i] = now_s, messages[i][3] - left.pop(i) / 8
+        paths = [topology.path(*(None if end == SERVER else end for end in messages[i][1:3])) for i in left]
+        own = [slowest([links[c] for c in messages[i][1:3] if c != SERVER], now_s) for i in left]
+        pieces = [next(piece for piece in walk if piece[0] > now_s * (1 + 1e-12)) for walk in own]
+        rates = dict(zip(left, max_min_rates(paths, [bps for _, bps in pieces], topology.capacity_bps), strict=True))
+        ends_s = {i: now_s + left[i] / bps for i, bps in rates.items() if bps}
+        coming = [s for i, m in enumerate(messages) for s in (m[0], m[4]) if s > now_s and not seen[i]]
+        next_s = min([*coming, *ends_s.values(), *(end_s for end_s, _ in pieces)], default=inf)
+        for i, bps in rates.items():
+            left[i] -= bps * (next_s - now_s)
+        now_s = next_s
+        for i in [i for i, end_s in ends_s.items() if end_s <= now_s * (1 + 1e-12)]:
+            seen[i] = now_s, messages[i][3]
+            del left[i]
+    return seen
+
+
+parts = st.tuples(
+    instants,
+    st.integers(1, 6),
+    st.just(inf) | instants,
+    own_links(),
+    own_links(),
+    st.sampled_from(["up", "down", "peer"]),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.lists(parts, min_size=1, max_size=7))
+def test_times_are_those_of_rates_found_anew_at_every_instant(data, drawn):
+    """Message i goes from client 2i to 2i + 1, or the server stands in the place of one of them."""
+    topology = data.draw(networks(2 * len(drawn)))
+    links, messages = {}, []
+    for i, (at_s, size, patience_s, first, second, way) in enumerate(drawn):
+        links |= {2 * i: first, 2 * i + 1: second}
+        src, dst = (SERVER if way == "down" else 2 * i), (SERVER if way == "up" else 2 * i + 1)
+        messages.append((at_s, src, dst, size, at_s + patience_s))
+    seen = World(topology, up=links, down=links).run(*messages)
+    expected = one_by_one(topology, links, messages)
+    assert [ended_s for _, ended_s, _ in seen] == pytest.approx([ended_s for ended_s, _ in expected], rel=1e-9)
+    assert [moved for *_, moved in seen] == pytest.approx([moved for _, moved in expected], rel=1e-9, abs=1e-9)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     st.lists(own_links(), min_size=3, max_size=3),
@@ -375,11 +474,17 @@ def test_where_the_shared_edges_are_wide_only_the_clients_own_links_count(links,
 def test_a_client_that_is_held_by_its_own_link_alone_sends_as_without_sharing_to_the_bit():
     """Let other clients come and go meanwhile."""
     own = RateTrace(1e6 / 7)
-    world = World(bottleneck(5, 9e6), up={0: own})
+    world = World(bottleneck(5, 1e6), up={0: own})
     others = [(0.1 * client, client, SERVER, 100_000 // client) for client in (1, 2, 3, 4)]
     ((_, ended_s, _), *_) = world.run((1 / 3, 0, SERVER, 12_023), *others)
     assert len(world.links.shares) > 6
     assert ended_s == 1 / 3 + own.transfer_s(1 / 3, 12_023)
+
+
+def test_messages_that_are_over_are_forgotten_long_before_they_would_have_given_up():
+    world = World(bottleneck(1, 8.0))
+    world.run(*[(0.0, 0, SERVER, 1, 1e9)] * 5000)
+    assert len(world.links._changes) < 2000
 
 
 @pytest.mark.parametrize("method", ["splitfed_v2", "splitnn"])
