@@ -24,6 +24,8 @@ SAMPLES = 2
 LR = 1e-3
 LAST_BITS = 1e-4
 """Share of the largest number of a tensor up to which a difference is rounding: sums in another order."""
+IN_DOUBLE = 1e-8
+"""The same in float64."""
 SMALL = 1e-2
 """Share of the largest gradient below which gradients are rounding alone, such as those of a bias before a norm."""
 TOKENS = 50
@@ -45,9 +47,24 @@ def compared(model: nn.Module, shape: Sequence[int], tokens: bool) -> dict[str, 
         names of the layers before the cuts.
     """
     _draw_weights(model)
+    row = _compared(model, shape, tokens, torch.float32)
+    if row["outcome"] == "wrong" and (largest := _in_double(model, shape, tokens)) <= IN_DOUBLE:
+        row |= {"outcome": "last bits", "says": f"{row['says']}; {largest:.1e} in float64"}
+    return row
+
+
+def _in_double(model: nn.Module, shape: Sequence[int], tokens: bool) -> float:
+    """Return the largest difference in float64, where what has grown from rounding in float32 is next to nothing."""
+    try:
+        return float(_compared(model, shape, tokens, torch.float64)["difference"] or 0)
+    except Exception:  # whatever layers say that want float32
+        return 1.0
+
+
+def _compared(model: nn.Module, shape: Sequence[int], tokens: bool, dtype: torch.dtype) -> dict[str, Any]:
     batches = [[_samples(shape, tokens, seed) for seed in (step, step + STEPS)] for step in range(STEPS)]
     try:
-        network = _network(model, batches[0][0], tokens)
+        network = _network(model, batches[0][0], tokens, dtype)
         cuts = sorted({1, len(network) // 2, len(network) - 1} - {0, len(network)})
         if not cuts:
             raise ScenarioError("has one layer", key="model.factory", found=network.name)
@@ -55,6 +72,8 @@ def compared(model: nn.Module, shape: Sequence[int], tokens: bool) -> dict[str, 
     except ScenarioError as error:
         return {"outcome": "refused", "difference": "", "layers": "", "cut": "", "says": str(error)}
     layout = torch.channels_last if network.channels_last else torch.contiguous_format
+    if dtype == torch.float64:
+        model, batches = model.double(), [[x if tokens else x.double() for x in row] for row in batches]
     batches = [[x.contiguous(memory_format=layout) if x.ndim == 4 else x for x in row] for row in batches]
     expected = list(_history(_wholes(model, layout), batches))
     seen = list(_history([_Parts(model, [r.weights.copy() for r in replicas]) for _ in range(CLIENTS)], batches))
@@ -71,7 +90,7 @@ def compared(model: nn.Module, shape: Sequence[int], tokens: bool) -> dict[str, 
     }
 
 
-def _network(model: nn.Module, x: Tensor, tokens: bool) -> Any:
+def _network(model: nn.Module, x: Tensor, tokens: bool, dtype: torch.dtype) -> Any:
     """Make the network as a run of a scenario makes it, for labels of the shape that the output has."""
     out_shape: tuple[int, ...] = (TOKENS,)
     with torch.no_grad(), suppress(Exception):  # which the network says for itself below
@@ -79,7 +98,9 @@ def _network(model: nn.Module, x: Tensor, tokens: bool) -> Any:
     *positions, _ = out_shape
     every_token = tokens and len(positions) == 1
     labels, pixels = (out_shape[-1], ()) if every_token else (out_shape[0], out_shape[1:])
-    network = zoo.network(model, tuple(x.shape[1:]), labels, tokens=tokens, every_token=every_token, pixels=pixels)
+    network = zoo.network(
+        model, tuple(x.shape[1:]), labels, dtype=dtype, tokens=tokens, every_token=every_token, pixels=pixels
+    )
     network.functional()
     network.check_lending()
     return network
@@ -223,7 +244,8 @@ def _history(clients: Sequence[_Whole] | Sequence[_Parts], batches: Sequence[Seq
             output = client.forward(x.clone())
             yield f"output {step}.{number}", output
             yield f"random state {step}.{number}", torch.get_rng_state()
-            gradients.append(torch.randn(output.shape, generator=torch.Generator().manual_seed(number)) / len(output))
+            noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(number), dtype=output.dtype)
+            gradients.append(noise / len(output))
         for number, client in enumerate(clients):
             _seed(number)
             client.backward(gradients[number])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
@@ -20,9 +20,12 @@ from sfl_sim.models.weights import Weights
 
 LAST_BITS = 1000
 """Largest difference that counts as rounding, in units of the last bit of a tensor's largest number."""
+IN_DOUBLE = 10_000_000
+"""The same in float64, where what grows from rounding is 2e-9 at most; mistakes are as large as before."""
 NOTHING = 0.01
 """Share of the largest number of all tensors that counts as a tensor's largest if all of it is rounding."""
 LEARNING_RATE = 0.1
+"""By how much a step changes the weight with the largest gradient, if that is above 1: networks must not explode."""
 GRADIENT = "the gradient of"
 Tensors = Mapping[str, Tensor | None]
 """Tensors by name; None for a gradient that is none."""
@@ -93,9 +96,10 @@ class Alone(Learner):
         }
 
     def step(self) -> None:
-        for weight in self.module.parameters():
-            if weight.grad is not None:
-                weight.data -= LEARNING_RATE * weight.grad
+        gradients = {weight: weight.grad for weight in self.module.parameters() if weight.grad is not None}
+        rate = _rate(gradients.values())
+        for weight, gradient in gradients.items():
+            weight.data -= rate * gradient
             weight.grad = None
 
     def _parameters(self) -> dict[str, nn.Parameter]:
@@ -132,8 +136,9 @@ class Lent(Learner):
         return {name: tensor.clone() for name, tensor in held.items()}
 
     def step(self) -> None:
+        rate = _rate([weights.grad for weights in self.weights])
         for weights in self.weights:
-            weights.flat -= LEARNING_RATE * weights.grad
+            weights.flat -= rate * weights.grad
             weights.grad.zero_()
 
 
@@ -189,13 +194,33 @@ def difference(whole: nn.Module, sequence: nn.Module, samples: Tensor, last_bits
     names: dict[int, str] = {}
     for name, tensor in _tensors(whole).items():
         names.setdefault(id(tensor), name)
-    try:
-        first = Alone(copy.deepcopy(whole), {name: names[id(tensor)] for name, tensor in _tensors(whole).items()})
-        other = {name: names[id(tensor)] for name, tensor in _tensors(sequence).items() if id(tensor) in names}
-        second = Alone(copy.deepcopy(sequence), other)
-    except Exception as error:  # whatever a user's own attributes do
-        return f"cannot be copied: {in_short(error)}"
-    return first_difference([first], [second], [samples], last_bits)
+    both = [
+        (module, {name: names[id(tensor)] for name, tensor in _tensors(module).items() if id(tensor) in names})
+        for module in (whole, sequence)
+    ]
+
+    def compared(in_double: bool, last_bits: int) -> str | None:
+        try:
+            first, second = (
+                Alone(copied.double() if in_double else copied, called)
+                for copied, called in ((copy.deepcopy(module), called) for module, called in both)
+            )
+        except Exception as error:  # whatever a user's own attributes do
+            return f"cannot be copied: {in_short(error)}"
+        batch = samples.double() if in_double and samples.is_floating_point() else samples
+        return first_difference([first], [second], [batch], last_bits)
+
+    return unless_rounding(compared, last_bits)
+
+
+def unless_rounding(compared: Callable[[bool, int], str | None], last_bits: int) -> str | None:
+    """Say what differs, as `compared` does, given whether in float64, and the last bits that count; None if nothing.
+
+    What differs in float32 and not in float64 is rounding that has grown, as norms over two samples divide by next to
+    nothing.
+    """
+    problem = compared(False, last_bits)
+    return problem if problem and (not last_bits or compared(True, IN_DOUBLE)) else None
 
 
 def first_difference(
@@ -292,6 +317,10 @@ def _apart(a: Tensor, b: Tensor) -> float:
 
 def _largest(tensor: Tensor | None) -> float:
     return 0.0 if tensor is None or not tensor.numel() else float(tensor.double().abs().nan_to_num(0, 0).max())
+
+
+def _rate(gradients: Iterable[Tensor]) -> float:
+    return LEARNING_RATE / max([1.0, *map(_largest, gradients)])
 
 
 def _mode(training: bool) -> str:

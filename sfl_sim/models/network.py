@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.models.faithful import LAST_BITS, lending_difference
+from sfl_sim.models.faithful import LAST_BITS, lending_difference, unless_rounding
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.global_draws import drawing
 from sfl_sim.models.lora import Lora, adapt
@@ -191,12 +191,22 @@ class Network:
         Layers of torch and ours are known not to. For others it takes about 30 passes of four random samples, once for
         a network and its copies, and the memory of four networks.
         """
-        plain = self.with_settings(ForwardSettings())
-        bare = plain._bare()
-        if last_bits in self._checked or not any(map(is_own, bare.modules())):
+        if last_bits in self._checked or not any(map(is_own, self._bare().modules())):
             return
-        parts = [plain._part(bare, i, i + 1) for i in range(len(plain))]
-        modules = [plain._module(seed).to(device) for seed in range(2)]
+
+        def compared(in_double: bool, last_bits: int) -> str | None:
+            plain = self.with_settings(ForwardSettings())
+            plain.dtype = torch.float64 if in_double else self.dtype
+            return plain._lending_difference(device, last_bits)
+
+        if problem := unless_rounding(compared, last_bits):
+            raise ScenarioError(problem, key="model.factory", found=self.name)
+        self._checked.add(last_bits)
+
+    def _lending_difference(self, device: torch.device | str, last_bits: int) -> str | None:
+        bare = self._bare()
+        parts = [self._part(bare, i, i + 1) for i in range(len(self))]
+        modules = [self._module(seed).to(device) for seed in range(2)]
         with torch.no_grad():
             for parameter in modules[1].parameters():  # which may be those of the other client
                 parameter.mul_(1.25)
@@ -209,10 +219,7 @@ class Network:
             else:
                 x = torch.randn(shape, generator=generator, dtype=self.dtype)
                 batches.append(x.contiguous(memory_format=torch.channels_last) if self.channels_last else x)
-        problem = lending_difference(modules, parts, [x.to(device) for x in batches], last_bits)
-        if problem:
-            raise ScenarioError(problem, key="model.factory", found=self.name)
-        self._checked.add(last_bits)
+        return lending_difference(modules, parts, [x.to(device) for x in batches], last_bits)
 
     @property
     def draws(self) -> bool:

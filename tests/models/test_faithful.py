@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfl_sim.models.faithful import answer_of, difference
+from sfl_sim.models.faithful import Alone, answer_of, difference
 
 BATCH = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -112,6 +112,37 @@ def test_rounding_is_no_difference_unless_bits_are_asked_for():
     module = Reordered()
     assert difference(module, module.layers, BATCH) is None
     assert "differs" in difference(module, module.layers, BATCH, last_bits=0)
+
+
+class Shifted(Module):
+    """Rounds to a sixteenth in float32, and to 1e-10 in float64."""
+
+    share = 1.0
+
+    def forward(self, x):
+        return super().forward((self.share * x + 1e6) - 1e6)
+
+
+def test_what_vanishes_in_float64_is_rounding_that_has_grown():
+    module = Shifted()
+    assert difference(module, module.layers, BATCH) is None
+    assert "differs by" in difference(module, module.layers, BATCH, last_bits=0)
+    module.share = 1 + 1e-6  # which float32 would not tell from rounding
+    assert difference(module, module.layers, BATCH).startswith("the output differs by ")
+
+
+def test_steps_are_no_longer_than_a_tenth_so_that_large_gradients_do_not_end_in_nan():
+    module = Module()
+    module.b.weight.data *= 1e6
+    before = module.norm.bias.detach().clone()
+    learner = Alone(copy.deepcopy(module), {name: name for name, _ in module.named_parameters()})
+    learner.forward(BATCH, training=True)
+    learner.backward(torch.ones(4, 3))
+    learner.step()
+    pairs = zip(learner.module.parameters(), module.parameters(), strict=True)
+    apart = max(float((after - begun).detach().abs().max()) for after, begun in pairs)
+    assert apart == pytest.approx(0.1, rel=1e-6)
+    assert not torch.equal(learner.module.norm.bias, before)
 
 
 class Counting(Module):
