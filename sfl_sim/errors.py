@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import heapq
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ MAX_FOUND = 200
 """Number of characters of a value, or of a name, that an error shows."""
 MAX_PROBLEM = 800
 """Number of characters of what is wrong, which may hold what a library says."""
+MAX_ALLOWED = 30
+"""Number of allowed words that an error shows; of more, it shows those that are nearest."""
 
 
 class ScenarioError(ValueError):
@@ -68,12 +71,25 @@ class ScenarioError(ValueError):
         """Allowed word that means `found`, or else is most similar to it; None if there is no similar one."""
         if self.found is None or self.allowed is None or isinstance(self.allowed, str):
             return None
-        words = {word.casefold(): word for word in self.allowed}
         meant = USUAL_NAMES.get(str(self.found).casefold(), [])
         if known := [word for name in meant for word in self.allowed if name in (word, word.rpartition(".")[2])]:
             return known[0]
-        close = difflib.get_close_matches(str(self.found)[:MAX_FOUND].casefold(), words, n=1, cutoff=0.5)
-        return words[close[0]] if close else None
+        return next(iter(self._similar), None)
+
+    @property
+    def _similar(self) -> list[str]:
+        """Up to three allowed words that are similar to `found`, or have such a part, as `b` of `a/b`."""
+        matcher = difflib.SequenceMatcher(b=str(self.found)[:MAX_FOUND].casefold())
+
+        def similarity(word: str) -> float:
+            ratios = []
+            for text in (word.casefold(), *word.casefold().split("/")):
+                matcher.set_seq1(text)
+                ratios.append(matcher.ratio())
+            return max(ratios)
+
+        near = {word: ratio for word in self.allowed or () if (ratio := similarity(word)) >= 0.5}
+        return heapq.nlargest(3, near, key=near.__getitem__)
 
     def __str__(self) -> str:
         where = ":".join(str(part) for part in (self.file, self.line) if part is not None)
@@ -83,8 +99,9 @@ class ScenarioError(ValueError):
         if self.found is not None:
             notes.append(f"found {_shortened(repr(self.found))}")
         if self.allowed is not None:
-            allowed = self.allowed if isinstance(self.allowed, str) else ", ".join(self.allowed)
-            notes.append(f"allowed: {allowed}")
+            words = [self.allowed] if isinstance(self.allowed, str) else self.allowed
+            shown = words if len(words) <= MAX_ALLOWED else [*self._similar, f"… ({len(words)} in all)"]
+            notes.append(f"allowed: {', '.join(shown)}")
         if self.nearest:
             notes.append(f"did you mean {self.nearest!r}?")
         return in_one_line(text + (f" ({'; '.join(notes)})" if notes else ""))

@@ -22,3 +22,9 @@ def test_what_a_library_says_of_a_binary_file_is_cut():
 def test_the_nearest_word_is_found_in_any_case():
     assert ScenarioError("unknown", found="CIFAR10", allowed=["mnist", "cifar10"]).nearest == "cifar10"
     assert ScenarioError("unknown", found="adapter.a", allowed=["q", "Adapter.A"]).nearest == "Adapter.A"
+
+
+def test_of_many_allowed_words_those_are_shown_that_are_near_or_have_such_a_part():
+    error = ScenarioError("unknown", found="table3", allowed=[f"n{n}/m" for n in range(70)] + ["a/table3", "b/table"])
+    assert error.nearest == "a/table3"
+    assert "allowed: a/table3, b/table, … (72 in all)" in str(error)

@@ -59,7 +59,7 @@ ABOUT_PROFILES = {
     "power": "power that a radio draws",
     "availability": "when clients are available",
 }
-NO_NAME = "no such name, nor a package.module:name of your own"
+NO_NAME = "no such name, which `sfl-sim list` shows, nor a package.module:name of your own"
 PROBLEMS = {"model.name": "no such model", "data.name": "unknown data set"}
 """Problems of unknown names, by key, where they cannot be code of a user's own."""
 

@@ -121,7 +121,7 @@ def _with_command(arguments: list[str]) -> list[str]:
         except ScenarioError as error:
             has_argument = len(words) > 1 and not words[1].startswith("-")
             allowed = [*commands, *(() if has_argument else error.allowed or ())]
-            problem = "no such command or file, nor a scenario that comes with sfl-sim"
+            problem = error.problem.replace("such file", "such command or file")
             raise ScenarioError(problem, found=words[0], allowed=allowed) from error
     return [*arguments[:n], "run", *words]
 

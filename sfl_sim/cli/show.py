@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import defaultdict
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
 lists = typer.Typer(
     name="list",
     no_args_is_help=True,
-    help="List what a scenario may name, its keys, and costs of layers.",
+    help="List what a scenario may name, its keys, costs of layers, and stored runs.",
 )
-LISTS = ("methods", "models", "datasets", "partitions", "orders", "codecs", "profiles", "scenarios")
+LISTS = ("methods", "models", "datasets", "partitions", "orders", "codecs", "profiles")
 """What a scenario may name."""
 PAGES = ("report.html", "serving.html", "whatif.html")
 """Pages of a run, a serving and a what-if."""
@@ -330,14 +332,61 @@ def _shape(text: str) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
+@lists.command()
+def scenarios(
+    family: Annotated[str | None, typer.Argument(help="Show what each scenario of a family asks.")] = None,
+) -> None:
+    """List the scenarios that come with sfl-sim, by family.
+
+    Example: sfl-sim list scenarios forgetting
+    """
+    from sfl_sim.scenario.files import scenario_names
+
+    about, members = scenario_names(), defaultdict[str, list[str]](list)
+    for name in about:
+        head, _, member = name.partition("/")
+        members[head].append(member)
+    if family is None:
+        rows = [(head, str(len(of)), ", ".join(of) if all(of) else about[head]) for head, of in members.items()]
+        _show(rows, "ellipsis")
+        say("`sfl-sim list scenarios FAMILY` shows what each of them asks.")
+    elif chosen := [name for name in about if f"{name}/".startswith(f"{family}/")]:
+        _show([(name, about[name]) for name in chosen])
+    else:
+        raise ScenarioError("no such family", key="FAMILY", found=family, allowed=members)
+
+
+@lists.command()
+def runs() -> None:
+    """List the runs in reports/: when, whether finished, and what differs from the run of that name before.
+
+    Example: sfl-sim list runs
+    """
+    from sfl_sim.report.stored_runs import stored_runs
+
+    stored = stored_runs(Path("reports"))
+    if not stored:
+        raise ScenarioError("holds no run", key="list runs", found="reports", allowed="the folder above reports/")
+    _show([(run.name, f"{run.when:%Y-%m-%d %H:%M}", run.state, run.differs) for run in stored])
+
+
+def _show(rows: Sequence[Sequence[str]], overflow: Literal["fold", "ellipsis"] = "fold") -> None:
+    """Print rows; what is too long of the last column goes on in the next line, or is cut off by an `ellipsis`."""
+    table = Table(show_header=False, box=None, pad_edge=False, expand=True)
+    *columns, _ = zip(*rows, strict=True)
+    for texts in columns:
+        table.add_column(width=max(map(len, texts)))
+    table.add_column(ratio=1, no_wrap=overflow == "ellipsis", overflow=overflow)
+    for row in rows:
+        table.add_row(*row)
+    Terminal(soft_wrap=True).print(table)
+
+
 def _list(what: str) -> None:
     def names() -> None:
         from sfl_sim.build.catalogue import catalogue
 
-        table = Table(show_header=False, box=None, pad_edge=False)
-        for name, about in catalogue()[what].items():
-            table.add_row(name, about)
-        Terminal(soft_wrap=True).print(table)
+        _show([*catalogue()[what].items()])
 
     about = f"List {what}, with a line of explanation each.\n\nExample: sfl-sim list {what}"
     lists.command(what, help=about)(names)

@@ -104,7 +104,7 @@ class Comparison:
 
     def table(self, values: Values) -> Table:
         """A row for each key, a column for each run."""
-        rows = [[Cell(_as_code(key)), *(Cell(_short_text(text)) for text in texts)] for key, texts in values.items()]
+        rows = [[Cell(_as_code(key)), *(Cell(short_text(text)) for text in texts)] for key, texts in values.items()]
         return Table(["", *self.titles], rows, words=self.titles)
 
     @property
@@ -137,9 +137,9 @@ def compare(runs: Sequence[Run]) -> Comparison:
     grids = [topic for topic in topics if topic not in settings] if len(combinations) > 1 else []
     manifests = [flat(run.manifest) for run in runs]
     own_code = dict.fromkeys(key for one in manifests for key in one if key.startswith("own_code."))
-    for key, digests in _differing(own_code, manifests).items():
+    for key, digests in differing(own_code, manifests).items():
         settings[key.removeprefix("own_code.")] = {key: [digest[:8] for digest in digests]}
-    return Comparison(titles(runs), settings, _differing(MACHINE, manifests) | machine, grids)
+    return Comparison(titles(runs), settings, differing(MACHINE, manifests) | machine, grids)
 
 
 def settings_texts(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -177,7 +177,8 @@ def _sections(key: str) -> Iterator[str]:
     return (".".join(steps[:depth]) for depth in range(1, len(steps)))
 
 
-def _differing(keys: Iterable[str], told: Sequence[Mapping[str, Any]]) -> Values:
+def differing(keys: Iterable[str], told: Sequence[Mapping[str, Any]]) -> Values:
+    """Return the values of those keys that are not the same in all that is `told`, as text."""
     by_key = {key: [_text(one, key) for one in told] for key in keys}
     return {key: values for key, values in by_key.items() if len(set(values)) > 1}
 
@@ -241,7 +242,8 @@ def _median_change(frames: Frames, column: Column, ours: ShownVariant, theirs: S
     return Cell(sign + text(abs(middle)), ", ".join(filter(None, told)))
 
 
-def _short_text(text: str, most: int = 60) -> str:
+def short_text(text: str, most: int = 60) -> str:
+    """Return the text, or its beginning with an ellipsis if it has more than `most` letters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

@@ -64,7 +64,8 @@ def scenario_file(name: str | Path) -> Path:
     if os.path.isfile(path) or (file is None and os.path.exists(name)):  # a run's folder of that name is not meant
         return path
     if file is None:
-        raise ScenarioError("no such file, nor a scenario that comes with sfl-sim", found=str(name), allowed=shipped)
+        problem = "no such file, nor a scenario that comes with sfl-sim: `sfl-sim list scenarios` shows them"
+        raise ScenarioError(problem, found=str(name), allowed=shipped)
     return file
 
 

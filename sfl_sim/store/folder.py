@@ -188,9 +188,8 @@ class RunFolder:
             concatenate([part for part in parts if part.exists()], self.staging / f"{table}.parquet")
         return trials
 
-    def describe(self, scenario_yaml: str, manifest: Mapping[str, Any]) -> None:
-        """Write the scenario, the manifest and the checksums beside the tables."""
-        (self.staging / "scenario.yaml").write_text(scenario_yaml)
+    def describe(self, manifest: Mapping[str, Any]) -> None:
+        """Write the manifest and the checksums beside the tables."""
         write_json(self.staging / "manifest.json", {"scenario": self.digest, **manifest})
         seal(self.staging, *SEALED)
 

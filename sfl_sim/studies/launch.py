@@ -98,6 +98,7 @@ def launch(
     failure: BaseException | None = None
     try:
         with interruptible(), writing(folder.staging):
+            (folder.staging / "scenario.yaml").write_text(dump_study(study))  # tells what it was, even if it is killed
             status = work() or "complete"
     except (KeyboardInterrupt, Exception) as error:
         status, failure = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error
@@ -107,7 +108,7 @@ def launch(
             raise failure
         with uninterrupted(), writing(folder.staging):
             about = join()
-            folder.describe(dump_study(study), manifest(study, settings, status, began_s) | dict(about))
+            folder.describe(manifest(study, settings, status, began_s) | dict(about))
             page(folder.staging)
             outcome = Outcome(folder.publish(), status)
     except BaseException:

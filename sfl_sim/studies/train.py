@@ -116,7 +116,7 @@ def run_study(
         if settings.resume and folder.is_new:
             notify(Warned(None, f"nothing to resume: a new run begins in {path}{why and ', since ' + why}"))
         elif why:
-            notify(Warned(None, f"{why}: this run goes to {path}"))
+            notify(Warned(None, f"{why} (`sfl-sim list runs`): this run goes to {path}"))
         if folder.is_restarted:
             hint = "" if settings.backend == "live" else "; --resume would have gone on with it"
             notify(Warned(None, f"an interrupted run in {path} begins anew{hint}"))

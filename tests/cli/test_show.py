@@ -344,3 +344,37 @@ def test_a_what_if_is_asked_again_and_refused_where_a_run_is_needed(scenario, ca
         assert said.count("\n") == 1
     sfl_sim(*question)
     assert "server.workers" in pd.read_parquet("asked/points.parquet")
+
+
+def test_scenarios_are_listed_on_a_screen_by_family_and_each_of_a_family_with_its_question(capsys):
+    sfl_sim("list", "scenarios")
+    families = {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+) ", capsys.readouterr().out, re.MULTILINE)}
+    assert len(families) <= 22
+    about = catalogue()["scenarios"]
+    assert sum(families.values()) == len(about)
+
+    sfl_sim("list", "scenarios", "wire")
+    printed = capsys.readouterr().out
+    assert {name for name in about if name.startswith("wire/")} == {*re.findall(r"^wire/\w+", printed, re.MULTILINE)}
+    assert about["wire/cuts"] in " ".join(printed.split())
+    sfl_sim("list", "scenarios", "wires", code=2)
+    assert "did you mean 'wire'?" in capsys.readouterr().err
+
+
+def test_runs_of_a_name_are_told_apart(scenario, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    sfl_sim("list", "runs", code=2)
+    for settings in ([], ["server.speedup=7"], ["server.speedup=7", "train.rounds=1"]):
+        sfl_sim(scenario, "-q", "--timing-only", *sets(*settings))
+    stopped = RuntimeError("the disk is gone")
+    monkeypatch.setattr("sfl_sim.store.RunFolder.join", lambda *_: (_ for _ in ()).throw(stopped))
+    sfl_sim(scenario, "-q", "--timing-only", *sets("train.rounds=1"), code=1)
+    capsys.readouterr()
+    sfl_sim("list", "runs")
+    told = [re.split("  +", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    assert [(name, state, *differs) for name, _, state, *differs in told] == [
+        ("tiny", "finished"),
+        ("tiny-2", "finished", "server.speedup 100.0 → 7.0"),
+        ("tiny-3", "finished", "train.rounds 2 → 1"),
+        ("tiny-4.partial", "not finished", "server.speedup 7.0 → 100.0"),
+    ]

@@ -37,7 +37,8 @@ def fill(folder, rounds=2, number=0, variant="a"):
 
 def finish(folder, status="complete", additions=None):
     folder.join("s", additions or {})
-    folder.describe("name: s\n", {"status": status})
+    (folder.staging / "scenario.yaml").write_text("name: s\n")
+    folder.describe({"status": status})
     return folder.publish()
 
 

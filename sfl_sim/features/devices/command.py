@@ -34,7 +34,6 @@ def measure(
         bool,
         typer.Option(help="Measure nothing: write a ? for each time, to be replaced by what another runtime took."),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the table.")] = False,
 ) -> None:
     """Measure a scenario's network on this machine, whole and in parts, for sfl-sim devices fit.
 
@@ -58,7 +57,7 @@ def measure(
         with part.open("w", encoding="utf-8") as table, variant.places.locating():
             measured(
                 variant.scenario, table, machine=name, cuts=chosen, batches=sizes, blank=blank,
-                device=pick_device(device), notify=(lambda row: None) if quiet else say,
+                device=pick_device(device), notify=say,
             )  # fmt: skip
     except ScenarioError:
         part.unlink()

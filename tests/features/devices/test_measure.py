@@ -160,7 +160,7 @@ def test_from_the_command_line_to_a_profile(tmp_path: Path, capsys: pytest.Captu
         "data: {name: digits, train_samples: 100}\nmodel: {name: cnn_small, cut: 1}\nclients: {count: 2}\n"
     )
     rows, phones = tmp_path / "rows.csv", tmp_path / "phones.csv"
-    sfl_sim("devices", "measure", tmp_path / "small.yaml", "--name", "mine", "--batches", "1,8", "--out", rows, "-q")
+    sfl_sim("devices", "measure", tmp_path / "small.yaml", "--name", "mine", "--batches", "1,8", "--out", rows)
     sfl_sim("devices", "fit", rows, "--out", phones)
     told = capsys.readouterr().out
     assert "mine: " in told
