@@ -66,7 +66,9 @@ class _Growing:
         """Return all rows so far."""
         if not self._earlier:
             return pd.DataFrame(self._rows)
-        rows: pd.DataFrame = pa.concat_tables([*self._earlier, self._latest()], promote_options="permissive").to_pandas()
+        rows: pd.DataFrame = pa.concat_tables(
+            [*self._earlier, self._latest()], promote_options="permissive"
+        ).to_pandas()
         return rows
 
     def _latest(self) -> pa.Table:

@@ -25,15 +25,18 @@ def measure(
     ] = "all",
     batches: Annotated[str, typer.Option(help="Sizes of mini-batches, with commas between them.")] = "1,16",
     name: Annotated[str | None, typer.Option(help="What the rows call this machine; by default its own name.")] = None,
+    runtime: Annotated[
+        str,
+        typer.Option(
+            help="torch, onnxruntime, openvino, mnn, ncnn or litert; other: measure nothing, and write a ? for each "
+            "time, to be replaced by what took it."
+        ),
+    ] = "torch",
     device: Device = "auto",
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads that compute; by default as torch has them.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The table to write, a CSV file.")] = Path("measured.csv"),
-    blank: Annotated[
-        bool,
-        typer.Option(help="Measure nothing: write a ? for each time, to be replaced by what another runtime took."),
-    ] = False,
 ) -> None:
     """Measure a scenario's network on this machine, whole and in parts, for sfl-sim devices fit.
 
@@ -56,7 +59,7 @@ def measure(
     try:
         with part.open("w", encoding="utf-8") as table, variant.places.locating():
             measured(
-                variant.scenario, table, machine=name, cuts=chosen, batches=sizes, blank=blank,
+                variant.scenario, table, machine=name, cuts=chosen, batches=sizes, runtime=runtime,
                 device=pick_device(device), notify=say,
             )  # fmt: skip
     except ScenarioError:

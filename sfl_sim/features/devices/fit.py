@@ -115,6 +115,10 @@ def calibrate_devices(measured: Path, cost: str) -> Calibration:
     table.require("device", np.array([bool(name) for name in table.columns["device"]]), "a name")
     batches, sides, sizes = _numbers(table, "batch", 1), _numbers(table, "side", 0), _numbers(table, "macs", np.nan)
     has_work = [_has_work(table, row) for row in range(len(table.lines))]
+    runtimes = [_cell(table, "runtime", row) for row in range(len(table.lines))]
+    for row, name in enumerate(runtimes):
+        if name != runtimes[0]:  # a call or a kind of layer costs what it costs in one of them
+            raise _problem(table, row, "rows of several runtimes: fit each apart", name, runtimes[0])
     measurements = []
     times = {kind: _numbers(table, f"{kind}_ms", np.nan) for kind in ("forward", "step")}
     for row in range(len(table.lines)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -110,7 +112,20 @@ def test_what_is_interrupted_keeps_its_rows() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         measure(parse(SMALL).variants[0].scenario, out, device=CPU, notify=notify)
-    assert len(pd.read_csv(io.StringIO(out.getvalue()))) == 3
+    rows = pd.read_csv(io.StringIO(out.getvalue()))
+    assert rows[["forward_ms", "step_ms"]].notna().sum().to_list() == [2, 1]
+
+
+def test_all_is_measured_in_turn_three_times_over() -> None:
+    told: list[str] = []
+    rows = measured(SMALL, cuts=["conv1"], batches=(2,), notify=told.append)
+    turns = [re.fullmatch(r"(\d) of 3: (.*): .* ms", line).groups() for line in told]  # type: ignore[union-attr]
+    assert [sweep for sweep, _ in turns] == ["1"] * 6 + ["2"] * 6 + ["3"] * 6
+    assert [what for _, what in turns] == 3 * [what for _, what in turns[:6]]
+    assert (rows["runs"] == 3 * measuring.MIN_RUNS).all()
+    assert rows[["runtime", "version", "threads"]].drop_duplicates().to_numpy().tolist() == [
+        ["torch", version("torch"), torch.get_num_threads()]
+    ]
 
 
 def test_an_interrupted_table_does_not_look_whole(
@@ -139,7 +154,7 @@ def test_times_of_another_runtime_are_filled_into_blank_rows(
 ) -> None:
     table, phones = tmp_path / "rows.csv", tmp_path / "phones.csv"
     with table.open("w") as file:
-        measure(parse(SMALL).variants[0].scenario, file, machine="phone", cuts=[], blank=True, device=CPU)
+        measure(parse(SMALL).variants[0].scenario, file, machine="phone", cuts=[], runtime="other", device=CPU)
     blank = table.read_text()
     assert blank.count("?") == 4
     table.write_text(blank.replace("?", "1.5", 1))
