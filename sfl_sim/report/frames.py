@@ -82,7 +82,7 @@ class Frames(Tables):
     @property
     def group(self) -> str:
         """What samples are grouped by where clients differ: their label, or a group of numbers, sets or masks."""
-        return "label" if self.score == SCORES[0] else "group"
+        return "label" if self.score == SCORES[0] and self.summary["goal"].isna().all() else "group"
 
     @cached_property
     def has_perplexity(self) -> bool:

@@ -243,6 +243,7 @@ def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment, sto
         "method_options": experiment.method.options.model_dump(mode="json"),
         "seed": scenario.seed,
         "rounds": len(rounds),
+        **({} if experiment.dataset.goal.scores_labels else {"goal": experiment.dataset.goal.value}),
         **({} if experiment.stopping is None else {"stopped": stopped}),
         "simulated_s": float(rounds["ended_s"].iloc[-1]),
         **headline(rounds, trial.labels, last_rounds),

@@ -58,7 +58,9 @@ def _partition(variant: Variant, name: list[str]) -> PartitionResult:
     with variant.places.locating():
         dataset, shares = deal_data(variant.scenario, pixels=False)
     counts = label_counts(dataset.y_train.numpy(), shares, dataset.n_labels)
-    return PartitionResult(", ".join(name), pd.DataFrame(counts, columns=dataset.label_names), len(dataset.y_train))
+    group = "label" if dataset.goal.scores_labels else "group"
+    counts = pd.DataFrame(counts, columns=dataset.label_names)
+    return PartitionResult(", ".join(name), counts, len(dataset.y_train), group)
 
 
 def _words(scenario: Scenario) -> list[str]:

@@ -158,6 +158,14 @@ def test_a_regression_has_no_labels_and_no_percent_of_r2(regression: Frames) -> 
     assert "%" not in in_time.text + in_score.text
 
 
+def test_a_run_that_trained_nothing_knows_that_it_has_no_labels(frames_of: FramesOf, small: World) -> None:
+    frames = frames_of(replace(small, trained=False))
+    assert frames.group == "label"
+    numbers = replace(frames, summary=frames.summary.assign(goal="numbers"))
+    assert numbers.group == "group"
+    assert [panel.title for panel in panels(numbers) if "abel" in panel.title] == []
+
+
 def test_the_tutorial_names_what_is_on_the_page(frames: Frames) -> None:
     text = (Path(__file__).parents[2] / "docs/tutorial/1-first-run.md").read_text(encoding="utf-8")
     named = re.findall(r"^\d\. \*\*(.*?)\*\*", text, re.M)[1:]  # after the headline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -250,6 +251,13 @@ def test_the_terminal_says_sizes_labels_divergence_and_what_is_missing() -> None
     assert "1 client " in empty
     assert "seed 1: " not in text
     assert "3 more partitions" in text
+
+
+def test_numbers_are_dealt_in_groups(tmp_path: Path) -> None:
+    of_numbers = replace(PREVIEW, partitions=[replace(one, group="group") for one in PREVIEW.partitions])
+    assert "Groups" in preview_table(of_numbers).titles
+    page = write_preview(of_numbers, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "label" not in re.sub(r"<script.*?</script>|<style.*?</style>| aria-label", "", page, flags=re.DOTALL)
 
 
 def test_the_page_opens_offline_and_names_are_text_and_never_markup(tmp_path: Path) -> None:

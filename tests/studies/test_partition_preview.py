@@ -53,6 +53,11 @@ def test_empty_clients_are_shown_and_what_cannot_be_dealt_is_refused_with_its_pl
     assert failure.value.key == "data.partition.min_size"
 
 
+def test_numbers_have_groups_in_the_place_of_labels():
+    assert previewed().group == "label"
+    assert previewed(data={"name": "diabetes"}, clients={"count": 4}).group == "group"
+
+
 def test_owners_become_clients():
     data = {"name": "synthetic", "shape": [1, 8, 8], "samples": 300, "owners": 12, "partition": {"kind": "natural"}}
     (shown,) = previewed(data=data).partitions

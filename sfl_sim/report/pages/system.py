@@ -329,11 +329,13 @@ class PartitionResult:
         name: what tells it from the others.
         counts: samples of each label (column) that each client (row) holds.
         n_samples: that there are to deal.
+        group: what stands in the place of labels.
     """
 
     name: str
     counts: pd.DataFrame
     n_samples: int
+    group: str = "label"
 
 
 @dataclass(frozen=True)
@@ -344,6 +346,11 @@ class Preview:
     common: str
     partitions: list[PartitionResult]
     left_out: int
+
+    @property
+    def group(self) -> str:
+        """What is counted: labels, unless a partition has none."""
+        return next((each.group for each in self.partitions if each.group != "label"), "label")
 
 
 def preview_in_terminal(preview: Preview) -> Group:
@@ -362,14 +369,14 @@ def write_preview(preview: Preview, out: Path) -> Path:
     """
     held = distinct((escape(p.name), p.counts.rename(columns=escape)) for p in preview.partitions)
     return write_page(
-        out, "preview", title=preview.name, kind="partition", about=preview.common, panels=holdings_panels(held),
-        table=preview_table(preview), notes=_notes(preview),
+        out, "preview", title=preview.name, kind="partition", about=preview.common, panels=holdings_panels(held, preview.group),
+        table=preview_table(preview), notes=_notes(preview), group=preview.group,
     )  # fmt: skip
 
 
 def preview_table(preview: Preview) -> Table:
     """The partitions in numbers, those that are alike in one row."""
-    titles = ["Partition", "Clients", "Empty", "Samples", "Labels", "Divergence"]
+    titles = ["Partition", "Clients", "Empty", "Samples", f"{preview.group.capitalize()}s", "Divergence"]
     alike = distinct((partition, partition.counts) for partition in preview.partitions)
     known = [replace(own[0], name=_alike([each.name for each in own], len(alike))) for own, _ in alike]
     return Table(titles, [_numbers(partition) for partition in known], words=["Partition"])
