@@ -213,7 +213,10 @@ class Reconstruct(Step):
     def run(self, model: Bundle, smashed: Value, batch: Value) -> None:
         """Accumulate the decoder's gradient, and leave the one at the cut in `pending`."""
         (x, _), z = batch.load(), smashed.load()[0].detach().requires_grad_()
-        differentiate(mse_loss(model.replicas[1].weights(z, training=True), x))
+        image = (
+            model.replicas[1].weights(z, training=True).to(x.dtype)
+        )  # up to torch 2.10 types are not mixed in a loss
+        differentiate(mse_loss(image, x))
         model.pending = z.grad
 
 

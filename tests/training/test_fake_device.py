@@ -121,6 +121,18 @@ SETTINGS = {
 }  # fmt: skip
 
 
+def splits_nothing():
+    """True if fake tensors without elements can be split, as those of a network without buffers are."""
+    with FakeTensorMode():
+        try:
+            torch.empty(0).split([0])
+            torch.empty(0).split(1)
+        except IndexError:
+            return False
+    return True
+
+
+@pytest.mark.skipif(not splits_nothing(), reason="fake tensors of this torch cannot be split if they are empty")
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_methods_optimisers_codecs_and_measures_stay_on_their_device_and_wait_for_nothing(settings):
     train({"method": "splitfed_v1"} | settings)
