@@ -369,8 +369,8 @@ def write_preview(preview: Preview, out: Path) -> Path:
     """
     held = distinct((escape(p.name), p.counts.rename(columns=escape)) for p in preview.partitions)
     return write_page(
-        out, "preview", title=preview.name, kind="partition", about=preview.common,
-        panels=holdings_panels(held, preview.group), table=preview_table(preview), notes=_notes(preview), group=preview.group,
+        out, "preview", title=preview.name, kind="partition", about=preview.common, group=preview.group,
+        panels=holdings_panels(held, preview.group), table=preview_table(preview), notes=_notes(preview),
     )  # fmt: skip
 
 
