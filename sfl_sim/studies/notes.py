@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,14 +17,21 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.goals import Goal
 from sfl_sim.models.losses import LOSSES
+from sfl_sim.models.part import sample_work
 from sfl_sim.system.availability import KEY as LOGS
 from sfl_sim.system.availability import n_logs
+from sfl_sim.system.cost import KEY, MACS
 from sfl_sim.system.network import scaled_trace
 
 LEAST_HELD = 0.9
 """Share of the training samples; a note tells if clients hold less."""
 GLANCE = 20
-"""Number of samples that are enough to see what all are like."""
+"""Number of samples, or of clients, that are enough to see what all are like."""
+CALL_MACS = 240_000
+"""MACs of MobileNet-V2 in whose time a phone calls a layer: the least of five fits, to 1,800,000 in torch
+(research/results/fidelity.md, "What the fit says")."""
+LEAST_SHARE = 0.1
+"""Share of the time on links of a mini-batch; shorter calls hardly matter."""
 
 
 def notes(experiment: Experiment, trained: bool) -> Iterator[ScenarioError]:
@@ -45,6 +53,7 @@ def notes(experiment: Experiment, trained: bool) -> Iterator[ScenarioError]:
         problem = f"does what {method.like} does: {method.idea_off}"
         yield ScenarioError(problem, key="method.name", found=scenario.method.name)
     yield from _idle_workers(experiment)
+    yield from of_calls(experiment)
 
 
 def _of_data(experiment: Experiment) -> Iterator[ScenarioError]:
@@ -150,3 +159,35 @@ def _idle_workers(experiment: Experiment) -> Iterator[ScenarioError]:
             why = f"{scenario.method.name} changes one model there, one job after the other"
         if why and not scenario.serving and station.workers not in (1, "unlimited"):
             yield ScenarioError(f"more than one has no effect: {why}", key=f"{key}.workers")
+
+
+def of_calls(experiment: Experiment) -> Iterator[ScenarioError]:
+    """Generate the note that calls of layers take drawn devices longer than the MACs, which alone are priced.
+
+    Rates of one's own, and those scaled as if the network were larger, are taken as they are. No note where most
+    devices' calls of a mini-batch are short beside its activations, or its part of the model, on the link.
+    """
+    fleet, method, task = experiment.fleet, experiment.method, experiment.method.task
+    compute = experiment.scenario.clients.compute
+    if fleet.cost != MACS or compute.profile is None or compute.scale != 1:
+        return
+    few, hidden = [], 0
+    clients = range(min(GLANCE, len(experiment.shares)))
+    for client in clients:
+        layers = task.network.layers[: task.cuts[client] if method.is_split else None]
+        work, size = sample_work(layers), task.data.size(client)
+        macs_a_call = size * work.macs / work.n_ops if work.n_ops else math.inf
+        few.append(macs_a_call)
+        elements: float = layers[-1].out_numel * size
+        if not method.is_split:
+            elements = sum(layer.parameters for layer in layers) / max(task.data.n_batches(client), 1)
+        link_s = 32 * elements * sum(1 / links.mean_bps[client] for links in (fleet.uplinks, fleet.downlinks))
+        calls_s = 3 * work.n_ops * CALL_MACS / fleet.macs_per_s[client]  # forward once, backward as twice forward
+        hidden += calls_s < LEAST_SHARE * (link_s + 2 * fleet.latency_s[client])
+    least = min(few)
+    if least < CALL_MACS and hidden <= len(clients) / 2:
+        problem = (
+            f"prices MACs alone, {least:,.0f} for a call of a layer, while the call itself takes a phone as long as "
+            f"{CALL_MACS:,}: calls take {CALL_MACS / least:.1f} times what is priced"
+        )
+        yield ScenarioError(problem, key=KEY, found=fleet.cost, allowed="phones, or a runtime")

@@ -59,8 +59,8 @@ def _partition(variant: Variant, name: list[str]) -> PartitionResult:
         dataset, shares = deal_data(variant.scenario, pixels=False)
     counts = label_counts(dataset.y_train.numpy(), shares, dataset.n_labels)
     group = "label" if dataset.goal.scores_labels else "group"
-    counts = pd.DataFrame(counts, columns=dataset.label_names)
-    return PartitionResult(", ".join(name), counts, len(dataset.y_train), group)
+    table = pd.DataFrame(counts, columns=dataset.label_names)
+    return PartitionResult(", ".join(name), table, len(dataset.y_train), group)
 
 
 def _words(scenario: Scenario) -> list[str]:

@@ -125,3 +125,31 @@ def test_notes_are_told_once_and_stand_on_the_page_with_the_variants_that_they_a
     assert problem.startswith("train.batch_size: ")
     assert problem.endswith(", in batch_size=50 (seed 0), batch_size=50 (seed 1)")
     assert [text.endswith(problem) for text in warnings(merge([load(tmp_path / "run")]))] == [True]
+
+
+FAST = {"uplink_bps": 1e9, "downlink_bps": 1e9}
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_noted"),
+    [
+        ({}, True),  # the 9,216 MACs of conv1 for each of 8 images are 73,728, of 240,000 that a call is worth
+        ({"train": {"batch_size": 32}}, False),  # 294,912
+        ({"method": {"name": "fedavg"}}, False),  # 601,600 · 8 / 4 calls
+        ({"clients": {"count": 4, "network": "mobiperf"}}, False),  # 1024 · 8 numbers take much longer
+        ({"clients": {"count": 4, "network": FAST, "compute": {"cost": "phones"}}}, False),
+        ({"clients": {"count": 4, "network": FAST, "compute": 1e9}}, False),  # a rate of one's own
+        ({"clients": {"count": 4, "network": FAST, "compute": {"scale": 1e-3}}}, False),  # stands for a larger network
+    ],
+)
+def test_devices_whose_calls_take_longer_than_what_is_priced_are_noted(changes, is_noted):
+    scenario = {
+        "data": {"name": "digits", "train_samples": 96}, "model": {"name": "cnn_small", "cut": 1},
+        "clients": {"count": 4, "network": FAST}, "method": {"name": "splitfed_v2"}, "train": {"batch_size": 8},
+    }  # fmt: skip
+    told = [line for line in check(parse(scenario | changes)) if line.startswith("clients.compute.cost")]
+    assert len(told) == is_noted
+    for text in told:
+        assert "73,728" in text
+        assert "3.3 times" in text
+        assert "phones" in text

@@ -24,6 +24,7 @@ from sfl_sim.scenario.load import Study, digest, training
 from sfl_sim.scenario.vary import Axis
 from sfl_sim.store import RunFolder
 from sfl_sim.studies.launch import Outcome, folder_of, launch
+from sfl_sim.studies.notes import of_calls
 from sfl_sim.studies.points import ImpossiblePoint, Question, TimedPoint, evaluate
 from sfl_sim.system.network import scaled_trace
 
@@ -69,7 +70,8 @@ def run_whatif(
         notify(Counted("uncertainty", "point", done, total))
 
     def work() -> str:
-        for noted in (unpriced(question.network), scaled_trace(study.base.clients.network)):
+        notes = [unpriced(question.network), scaled_trace(study.base.clients.network)]
+        for noted in [*notes, *of_calls(question.walker.experiment)]:
             if noted:
                 notify(Warned(None, str(noted)))
         try:
