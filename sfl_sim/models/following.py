@@ -92,6 +92,9 @@ class Following:
         if type(answer) is not Symbol:
             self.fail("gives what does not depend on samples")
         self.graph.output(answer.node)
+        for node in reversed(self.graph.nodes):  # of containers whose items, as those of draws, may be fewer next time
+            if node.target is operator.getitem and not node.users:
+                self.graph.erase_node(node)
 
     def fail(self, problem: str) -> NoReturn:
         """Raise CannotFollowError for the module whose forward is running."""
@@ -228,7 +231,8 @@ class Following:
             if isinstance(value, Tensor):
                 self._constant_versions.append((value, value._version))
         if name not in self._attributes:
-            self._attributes[name] = self._node("get_attr", name, (), {}, (value, value), id(value) not in self._state)
+            fixed = id(value) not in self._state or not (value.is_floating_point() or value.is_complex())
+            self._attributes[name] = self._node("get_attr", name, (), {}, (value, value), fixed)
         return self._attributes[name]
 
     def _noted(self, value: Any) -> Any:
@@ -266,7 +270,7 @@ class Following:
             return first
         if type(first) is int and (first, second) == BATCHES:
             return self.count
-        if isinstance(first, tuple | list):
+        if isinstance(first, tuple | list) and len(first) == len(second):
             items = [self._item(node, i) for i in range(len(first))]
             return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
         if isinstance(first, dict):
@@ -283,7 +287,7 @@ class Following:
         return any(isinstance(source.meta["examples"][0], int | float) for source in node.all_input_nodes)
 
     def _compute(self, op: str, target: Any, args: Any, kwargs: Any, i: int) -> Any:
-        args, kwargs = fx.node.map_arg((args, kwargs), lambda source: source.meta["examples"][i])
+        args, kwargs = _with_values((args, kwargs), lambda source: source.meta["examples"][i])
         if op == "call_module":
             return self.module.get_submodule(target)(*args, **kwargs)
         if op == "call_method":
@@ -312,7 +316,7 @@ class Following:
             example = source.meta["examples"][0]
             return torch.full_like(example, number) if source in used else example
 
-        args, kwargs = fx.node.map_arg((args, kwargs), filled)
+        args, kwargs = _with_values((args, kwargs), filled)
         try:
             return self.module.get_submodule(target)(*args, **kwargs)
         except Exception:  # what cannot take such numbers looks at them
@@ -387,6 +391,17 @@ def _holds_numbers(node: fx.Node) -> bool:
     """Return True if a value is computed from numbers of samples, weights or draws."""
     is_tensor = isinstance(node.meta["examples"][0], Tensor)
     return bool(node.meta["of_numbers"] or (is_tensor and not node.meta["fixed"]))
+
+
+def _with_values(args: Any, value_of: Callable[[fx.Node], Any]) -> Any:
+    """Replace nodes by values; torch.fx keeps lists and dicts that no forward could change."""
+    if isinstance(args, fx.Node):
+        return value_of(args)
+    if isinstance(args, list | tuple):
+        return (list if isinstance(args, list) else tuple)(_with_values(item, value_of) for item in args)
+    if isinstance(args, dict):
+        return {key: _with_values(item, value_of) for key, item in args.items()}
+    return fx.node.map_arg(args, value_of)
 
 
 def _tensors_in(value: Any) -> list[Tensor]:

@@ -464,7 +464,7 @@ def _without_gradient(module: nn.Sequential, sample: Tensor) -> int:
     deaf, x = 0, torch.cat([sample, sample])
     with drawing(0), torch.enable_grad():
         for i, layer in enumerate(module.train()):
-            x = x.detach().requires_grad_(x.is_floating_point())
+            x = x.detach().requires_grad_(i > 0)  # as samples do not
             out = layer(x.clone())  # which a layer may change in place
             if not isinstance(out, Tensor):  # which `price` refuses
                 break

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 OF_TORCH = frozenset(nn.Module().__dict__)
 """Attributes that every module has."""
-AS_THEY_ARE = FunctionType | BuiltinFunctionType | MethodType | ModuleType | type | torch.dtype | torch.device
+AS_THEY_ARE = FunctionType | BuiltinFunctionType | ModuleType | type | torch.dtype | torch.device
 """What is compared as it is, and not by what it consists of."""
 MISSING = object()
 DEEPEST = 6
@@ -106,6 +106,8 @@ def _copied(value: Any, seen: set[int], depth: int = 0) -> Any:
         return value.getstate()
     if isinstance(value, set):
         return set(value)
+    if isinstance(value, MethodType):  # which self.forward = self.fast_forward binds to each copy of a module
+        return value.__func__
     if isinstance(value, AS_THEY_ARE) or depth == DEEPEST or id(value) in seen:
         return value
     if isinstance(value, list | tuple | deque):

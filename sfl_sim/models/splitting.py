@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -137,6 +138,23 @@ class Layers:
         if any(a.dtype != b.dtype for a, b in zip(mine, others, strict=True)):
             return False
         return node.args[1:] == ("dtype",) or [a.shape for a in mine] == [b.shape for b in others]
+
+    @property
+    def needed_again(self) -> str:
+        """What goes around most layers, and where it is needed again."""
+        passed: dict[fx.Node, int] = {}  # matrices before each node
+        last = [self._input]
+        ways = []
+        for node in self.followed.graph.nodes:
+            where = f"at {node.target!r}" if node.op == "call_module" else f"behind {last[-1].target!r}"
+            ways += [(len(last) - passed[source], source, where) for source in node.all_input_nodes if source in passed]
+            if node in self._with_matrix:
+                last.append(node)
+            if not node.meta.get("fixed", True):
+                passed[node] = len(last)
+        _, source, where = max(ways, key=operator.itemgetter(0))
+        what = "the samples are" if source is self._input else f"what {str(source.target)!r} gives is"
+        return f"{what} needed again {where}"
 
     # ---- which modules are worth to be opened ----
 

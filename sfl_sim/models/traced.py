@@ -100,33 +100,30 @@ class CuttingPlan:
         modes, samples = _modes(copy.deepcopy(module)), _examples(module, input_shape)
         opened: set[str] = set()
         closed: dict[str, str] = {}
+        first = ""
         while True:
-            layers = Layers(_followed(module, opened, closed, samples))
-            more = set(layers.candidates()) - closed.keys()
-            useless = {
-                path for path in opened if not layers.are_cut_in(path) and not any(_is_in(m, path) for m in more)
-            }
-            closed |= dict.fromkeys(useless, "")
-            shut = opened & closed.keys()
-            if not more and not shut:
-                break
-            opened = (opened | more) - shut
-        if len(layers.nodes) < 2:
-            problem = "can be cut nowhere: no single tensor carries all that follows"
-            if layers.sharing:
-                problem = (
-                    f"can be cut nowhere: the same weights ({layers.sharing}) are used in its first layer and its last"
-                    ", and a cut would train them apart: untie them"
-                )
-            reason = next(filter(None, closed.values()), "")
-            raise ScenarioError(f"{problem}{reason and f' ({reason})'}; give {WRAPPER}", key=KEY, found=name)
-        found = cls(parts_of(module), _with_all(module, layers.cuts(modes)))
-        apart = difference(module, found.applied_to(module), samples[0])
-        if not apart and layers.followed.asks_for_one:
-            apart = _apart_for_one(module, found.applied_to(module), samples[0][:1])
-        if apart:
-            raise ScenarioError(f"cannot be cut as it is trained: {apart}; give {WRAPPER}", key=KEY, found=name)
-        return found
+            layers, opened = _opened_where_cut(module, opened, closed, samples)
+            if len(layers.nodes) < 2:
+                problem = f"can be cut nowhere: no single tensor carries all that follows, as {layers.needed_again}"
+                if layers.sharing:
+                    problem = (
+                        f"can be cut nowhere: the same weights ({layers.sharing}) are used in its first layer and its "
+                        "last, and a cut would train them apart: untie them"
+                    )
+                reason = next(filter(None, closed.values()), "")
+                problem = first or f"{problem}{reason and f' ({reason})'}"
+                raise ScenarioError(f"{problem}; give {WRAPPER}", key=KEY, found=name)
+            found = cls(parts_of(module), _with_all(module, layers.cuts(modes)))
+            apart = difference(module, found.applied_to(module), samples[0])
+            if not apart and layers.followed.asks_for_one:
+                apart = _apart_for_one(module, found.applied_to(module), samples[0][:1])
+            if not apart:
+                return found
+            first = first or f"cannot be cut as it is trained: {apart}"
+            if not opened:
+                raise ScenarioError(f"{first}; give {WRAPPER}", key=KEY, found=name)
+            inside = [path for path in opened if f"{path!r}"[:-1] in apart]
+            closed |= _alike(module, opened, max(inside, key=len), apart) if inside else dict.fromkeys(opened, apart)
 
     def applied_to(self, module: nn.Module) -> nn.Sequential:
         """Return the layers of a module with the same parts, and with its own weights."""
@@ -161,6 +158,24 @@ def parts_of(module: nn.Module) -> list[object]:
     return [*modules, *((name, tensor.shape) for of_kind in tensors for name, tensor in of_kind)]
 
 
+def _opened_where_cut(
+    module: nn.Module, opened: set[str], closed: dict[str, str], samples: tuple[Tensor, Tensor]
+) -> tuple[Layers, set[str]]:
+    """Return layers of a module, and the modules that are opened: those that are cut inside, and not `closed`."""
+    while True:
+        layers = Layers(_followed(module, opened, closed, samples))
+        opened = opened - closed.keys()
+        more = set(layers.candidates()) - closed.keys()
+        useless = {  # the innermost first: others may be cut in when these are whole
+            path for path in opened
+            if not layers.are_cut_in(path) and not any(_is_in(inner, path) for inner in more | opened)
+        }  # fmt: skip
+        if not more and not useless:
+            return layers, opened
+        closed |= dict.fromkeys(useless, "")
+        opened = (opened | more) - useless
+
+
 def _followed(
     module: nn.Module, opened: Collection[str], closed: dict[str, str], samples: tuple[Tensor, Tensor]
 ) -> Following:
@@ -171,11 +186,17 @@ def _followed(
             return _in_both_modes(copy.deepcopy(module), opened, samples)
         except CannotFollowError as error:
             if not error.path:
-                problem = f"its forward cannot be followed: it {error}; give {WRAPPER}"
+                remedy = f"put that into a module of its own, which stays whole, or give {WRAPPER}"
+                problem = f"its forward cannot be followed: it {error}; {remedy}"
                 raise ScenarioError(problem, key=KEY, found=type(module).__name__) from error
-            kind = type(module.get_submodule(error.path))
-            alike = [path for path in opened if type(module.get_submodule(path)) is kind]
-            closed |= dict.fromkeys({*alike, error.path}, f"{error.path}, a {kind.__name__}, {error}")
+            closed |= _alike(module, opened, error.path, str(error))
+
+
+def _alike(module: nn.Module, opened: Collection[str], path: str, why: str) -> dict[str, str]:
+    """Return why the module at a path is not opened, and all that are opened of its type."""
+    kind = type(module.get_submodule(path))
+    alike = [other for other in opened if type(module.get_submodule(other)) is kind]
+    return dict.fromkeys({*alike, path}, f"{path}, a {kind.__name__}, {why}")
 
 
 def _examples(module: nn.Module, input_shape: Shape) -> tuple[Tensor, Tensor]:

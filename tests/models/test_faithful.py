@@ -216,7 +216,18 @@ class Caching(Module):
         return super().forward(x + self.table)
 
 
-@pytest.mark.parametrize("kind", [Keeping, Caching])
+class Choosing(Module):
+    """Its forward is one of its methods."""
+
+    def __init__(self):
+        super().__init__()
+        self.forward = self.fast
+
+    def fast(self, x):
+        return Module.forward(self, x)
+
+
+@pytest.mark.parametrize("kind", [Keeping, Caching, Choosing])
 def test_what_is_never_read_again_or_stays_as_it_is_may_be_kept_in_an_attribute(kind):
     module = kind()
     assert difference(module, nn.Sequential(module), BATCH, last_bits=0) is None

@@ -235,6 +235,114 @@ def test_whether_there_is_one_sample_may_decide_if_it_changes_nothing():
         sequence_of(unlike, (4,))
 
 
+def test_what_is_cut_otherwise_than_it_is_trained_stays_whole():
+    """A block asks whether gradients are on, which no trace sees, but a few steps do."""
+
+    class Asking(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.b(self.a(x) if torch.is_grad_enabled() else 2 * self.a(x))
+
+    module = net(lambda self, x: self.fc(self.block(self.a(x)).relu()), block=Asking())
+    layers = sequence_of(module, (4,))
+    assert list(layers._modules) == ["a", "block", "fc"]
+    with pytest.raises(ScenarioError, match="the output differs"):
+        sequence_of(Asking(), (4,))
+
+
+def test_a_list_that_a_forward_changes_is_followed():
+    class Streams(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ways = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+        def forward(self, streams):
+            for i, way in enumerate(self.ways):
+                streams[i] = way(streams[i])
+            return streams
+
+    module = net(lambda self, x: self.fc(sum(self.streams([self.a(x), self.b(x)])).relu()), streams=Streams())
+    assert len(sequence_of(module, (4,))) == 2
+    module = net(lambda self, x: self.fc(sum(self.streams([self.a(x)] * 2))), streams=Streams())
+    assert difference(module, sequence_of(module, (4,)), torch.randn(3, 4), last_bits=0) is None
+
+
+class OnGraph(nn.Module):
+    """Sums over neighbours, who stand in an integer buffer of the whole."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x, edges):
+        sums = torch.zeros_like(x).index_add_(1, edges[1], x[:, edges[0]])
+        return self.linear(sums)
+
+
+def test_an_integer_buffer_that_stays_may_be_used_in_all_layers():
+    def run(self, x):
+        for conv in self.convs:
+            x = conv(x, self.edges).relu()
+        return self.fc(x)
+
+    module = net(run, edges=torch.tensor([[0, 1, 2], [1, 2, 0]]), convs=nn.ModuleList(OnGraph() for _ in range(3)))
+    layers = sequence_of(module, (3, 4))
+    assert list(layers._modules) == ["convs_0_linear", "convs_1_linear", "convs_2_linear", "fc"]
+    assert difference(module, layers, torch.randn(3, 3, 4), last_bits=0) is None
+    assert {name.partition(".")[2] for name in layers.state_dict()} == module.state_dict().keys()
+
+
+def test_items_that_nobody_takes_may_be_fewer_next_time():
+    """A block drops layers at random, and gives what each has made: models of transformers do so."""
+
+    class Dropping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ways = nn.ModuleList(nn.Linear(4, 4) for _ in range(8))
+
+        def forward(self, x):
+            made = [x]
+            for way in self.ways:
+                if not self.training or torch.rand(()) > 0.5:
+                    made.append(way(made[-1]))
+            return made[-1], tuple(made)
+
+    module = net(lambda self, x: self.fc(self.block(self.a(x))[0]), block=Dropping())
+    layers = sequence_of(module, (4,))
+    assert list(layers._modules) == ["a", "block_ways", "fc"]
+    assert difference(module, layers, torch.randn(3, 4), last_bits=0) is None
+
+
+def test_what_goes_around_all_layers_is_named_with_the_layer():
+    module = net(lambda self, x: self.fc(self.b(self.a(x))) * x.sum(1, keepdim=True))
+    with pytest.raises(ScenarioError, match="as the samples are needed again behind 'fc'"):
+        sequence_of(module, (4,))
+
+
+def test_what_a_mode_alone_does_belongs_into_a_module_of_its_own():
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("steps", torch.tensor(0))
+
+        def forward(self, x):
+            if self.training:
+                self.steps += 1
+            return x
+
+    counter = Counter()
+    with pytest.raises(ScenarioError, match="else in training than in evaluation; put that into a module of its own"):
+        sequence_of(net(lambda self, x: self.fc(Counter.forward(self, self.a(x))), steps=torch.tensor(0)), (4,))
+    layers = sequence_of(net(lambda self, x: self.fc(self.counter(self.a(x))), counter=counter), (4,))
+    assert list(layers._modules) == ["a", "fc"]
+    for mode in (True, True, False):
+        layers.train(mode)(torch.ones(2, 4))
+    assert counter.steps == 2
+
+
 class Step(nn.Module):
     """One of the ways in which networks go on."""
 
