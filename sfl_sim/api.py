@@ -239,6 +239,7 @@ def run(
     Raises:
         ScenarioError: the scenario, the device or the folder cannot be used.
         TrialsFailed: variants failed; what the others gave is in the folder of its `outcome`.
+        KeyboardInterrupt: as Ctrl-C raises it; the rounds that were finished are in the folder.
     """
     threads = Settings.threads if threads is None else threads
     settings = Settings(timing_only, device, jobs, threads, resume, not fresh, backend, address)
@@ -246,7 +247,7 @@ def run(
         given = {"data.factory": None if data is None else as_dataset(data), "train.on_round_end": on_round_end}
         study = _study(scenario, overrides, {key: each for key, each in given.items() if each is not None})
         with _shown(progress) as shown, logging(study, log, shown) as notify:
-            return Results(run_study(study, _expanded(out) if out else None, settings, notify).folder)
+            return Results(run_study(study, _expanded(out) if out else None, settings, notify).ended())
 
 
 def privacy(
@@ -280,7 +281,7 @@ def privacy(
     settings = Settings(device=device, jobs=jobs, reuse=True)
     with _apart(allow_code):
         study = attacked(_study(scenario, overrides), axes)
-        return Results(run_study(study, _expanded(out) if out else None, settings, silent).folder)
+        return Results(run_study(study, _expanded(out) if out else None, settings, silent).ended())
 
 
 def serve(
@@ -309,7 +310,7 @@ def serve(
     """
     with _apart(allow_code):
         study = ServedStudy(_study(scenario, overrides), Settings(timing_only, device, resume=True, reuse=True))
-        return Served(study.run(_expanded(run) if run else None, _expanded(out) if out else None, silent).folder)
+        return Served(study.run(_expanded(run) if run else None, _expanded(out) if out else None, silent).ended())
 
 
 def reprice(
@@ -329,7 +330,7 @@ def reprice(
         ScenarioError: there is no run or no override, the run cannot be walked again, or a key decides what is learned.
     """
     with _apart(allow_code):
-        return Results(Repricing(_expanded(run), overrides).run(_expanded(out) if out else None, silent).folder)
+        return Results(Repricing(_expanded(run), overrides).run(_expanded(out) if out else None, silent).ended())
 
 
 def whatif(
@@ -363,7 +364,7 @@ def whatif(
     with _apart(allow_code):
         study = _study(scenario, overrides)
         return WhatIf(
-            run_whatif(study, axes, folder, jobs=jobs, notify=silent, runs=[*map(_expanded, runs)], draws=draws).folder
+            run_whatif(study, axes, folder, jobs=jobs, notify=silent, runs=[*map(_expanded, runs)], draws=draws).ended()
         )
 
 

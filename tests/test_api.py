@@ -166,6 +166,16 @@ def test_data_that_have_changed_since_the_last_run_are_read_again(place):
     assert sizes == [24, 48]
 
 
+def test_ctrl_c_ends_what_called_and_the_rounds_by_then_are_kept(place):
+    def ctrl_c(round, _):
+        if round.row["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sfl_sim.run(TABULAR, data=DATA, on_round_end=ctrl_c, out="part")
+    assert len(sfl_sim.Results(place / "part").rounds) == 1
+
+
 def test_a_stored_run_is_opened_by_its_folder(stored, place):
     assert sfl_sim.load(str(stored.folder)).summary.equals(stored.summary)
     assert sfl_sim.Results(str(stored.folder)).rounds.equals(stored.rounds)

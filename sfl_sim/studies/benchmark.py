@@ -62,7 +62,7 @@ def run_benchmark(
     tables = [table_of(study, final, run, run, OWN_LINKS)]
     for name, layer in benchmark_of(study).links.items():
         with progress() as notify:
-            repriced = Repricing(run, layer).run(folder / f"{run.name}-{name}", notify).folder
+            repriced = Repricing(run, layer).run(folder / f"{run.name}-{name}", notify).ended()
         tables.append(table_of(study, final, run, repriced, name))
     pd.concat(tables, ignore_index=True).to_csv(folder / BENCHMARK, index=False, float_format="%.6g")
     return folder

@@ -37,7 +37,7 @@ class Outcome:
     def ended(self) -> Path:
         """Give its folder; raises KeyboardInterrupt if it was interrupted: nothing more is made of a part."""
         if self.status == "interrupted":
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(f"{self.folder} holds what was finished by then")
         return self.folder
 
 

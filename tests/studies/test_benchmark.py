@@ -167,6 +167,15 @@ def test_whatever_else_goes_wrong_ends_it(tmp_path, monkeypatch):
         benchmark.run_benchmark(study(), [], tmp_path, Settings(device="cpu", threads=1), quiet)
 
 
+def test_no_table_is_made_of_an_interrupted_repricing(compared, monkeypatch):
+    monkeypatch.setattr(benchmark.Repricing, "run", lambda *_: Outcome(compared, "interrupted"))
+    (compared / BENCHMARK).rename(compared / "whole.csv")
+    with pytest.raises(KeyboardInterrupt):
+        benchmark.run_benchmark(study(), [], compared, Settings(device="cpu", threads=1), quiet)
+    assert not (compared / BENCHMARK).exists()
+    (compared / "whole.csv").rename(compared / BENCHMARK)
+
+
 def test_pilots_seeds_are_not_compared():
     with pytest.raises(ScenarioError, match=r"^benchmark\.pilot_seed: "):
         benchmark.pilots(study(benchmark={"rates": [0.1], "pilot_seed": 6}))
