@@ -46,7 +46,7 @@ def report(
     format: Annotated[
         list[str],
         typer.Option(
-            help="Formats of the export: csv (default), parquet, tex, svg, pdf, graphml, json, or csv,svg ... "
+            help="Formats of the export: csv (default), parquet, tex, svg, pdf, png, graphml, json, or csv,svg ... "
             "Or safetensors: the trained models. Or trace: RUN/trace.json.gz, the timeline for ui.perfetto.dev."
         ),
     ] = [],

@@ -24,7 +24,7 @@ from sfl_sim.report.display import plural
 from sfl_sim.report.frames import merge, titles
 from sfl_sim.report.load import IN_MEMORY, SUMMARY_NUMBERS, load_unchanged
 from sfl_sim.report.pages.servers import graph_of
-from sfl_sim.report.results import TO_TARGET, results_table
+from sfl_sim.report.results import TO_TARGET, aims, results_table
 from sfl_sim.store.files import as_file_name
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sfl_sim.report.load import Run
     from sfl_sim.report.panel import Panel
 
-TABLES, FIGURES, GRAPHS = ("csv", "parquet", "tex"), ("svg", "pdf"), ("graphml", "json")
+TABLES, FIGURES, GRAPHS = ("csv", "parquet", "tex"), ("svg", "pdf", "png"), ("graphml", "json")
 """Formats: of tables, of figures, and of each variant's network as a graph (networkx's GraphML and node-link JSON)."""
 STORED = [name for name in IN_MEMORY if name != "summary"]
 """Tables that are given as they are stored."""
@@ -171,6 +171,8 @@ FONT = "Arial, Helvetica, Liberation Sans, sans-serif"
 PAPER_PT, PAGE_PX = 8, 13
 SCALE = PAPER_PT / 72 * 96 / PAGE_PX
 """Figures are laid out as on the page and then scaled, so that its text has the usual size on paper."""
+SHARP = {"png": 300 / 96}
+"""By how much formats have more pixels than figures on a page: 300 in an inch."""
 SINGLE_IN, DOUBLE_IN = 3.4, 7.0
 """Widths of one column and of two in most journals."""
 LEGEND_PX, LETTERS, MARK_PX, ROW_PX = 12, 50, 48, 18
@@ -208,11 +210,12 @@ def draw(frames: Frames, folder: Path, formats: Sequence[str]) -> None:
             key="--format",
             found=f"{found}, plotly {version('plotly')}",
         )
-    todo = [(drawing, form) for drawing in drawings(panels(frames)) for form in formats]
+    targets = [aim.name for aim in aims(frames)]
+    todo = [(drawing, form) for drawing in drawings(panels(frames), targets) for form in formats]
     layouts = [drawing.figure.layout for drawing, _ in todo]
     try:
         plotly.io.write_images(
-            fig=[drawing.figure for drawing, _ in todo], scale=SCALE,
+            fig=[drawing.figure for drawing, _ in todo], scale=[SCALE * SHARP.get(form, 1) for _, form in todo],
             file=[folder / f"{drawing.name}.{form}" for drawing, form in todo],
             width=[layout.width for layout in layouts], height=[layout.height for layout in layouts],
         )  # fmt: skip
@@ -224,22 +227,26 @@ def draw(frames: Frames, folder: Path, formats: Sequence[str]) -> None:
         ) from error
 
 
-def drawings(shown: Sequence[Panel]) -> Iterator[ForPaper]:
-    """Every figure with a name of its own."""
+def drawings(shown: Sequence[Panel], targets: Sequence[str] = ()) -> Iterator[ForPaper]:
+    """Every figure with a name of its own, in which no target stands."""
     taken: set[str] = set()
     for panel in shown:
         width_in = DOUBLE_IN if panel.columns == 1 else SINGLE_IN
         for heading, figure in panel.figures:
-            name = file_name(panel.title, heading)
+            name = file_name(panel.title, heading, targets)
             name = next(free for n in count(1) if (free := f"{name}-{n}" if n > 1 else name) not in taken)
             taken.add(name)
             yield ForPaper(name, for_paper(figure, width_in))
 
 
-def file_name(title: str, heading: str) -> str:
-    """Words of the panel and of the variant, or else of the heading: nothing that depends on what was measured."""
+def file_name(title: str, heading: str, targets: Sequence[str] = ()) -> str:
+    """Words of the panel and of the variant, or else of the heading: nothing that depends on a target or a result."""
     variant = re.search("<b>(.*?)</b>", heading)
-    return re.sub(r"[^a-z0-9]+", "-", html.unescape(f"{title} {variant[1] if variant else heading}").lower()).strip("-")
+    words = [title, variant[1] if variant else heading.partition(":")[0]]
+    for target in targets:
+        words = [html.unescape(text).replace(target, "target") for text in words]
+    panel, figure = (re.sub(r"[^a-z0-9]+", "-", html.unescape(text).lower()).strip("-") for text in words)
+    return figure if figure.startswith(panel) else f"{panel}-{figure}".strip("-")
 
 
 def for_paper(figure: go.Figure, width_in: float) -> go.Figure:

@@ -15,6 +15,7 @@ import pandas as pd
 import plotly.io
 import pytest
 from command import sfl_sim
+from PIL import Image
 from synthetic_run import World, write_run
 
 from sfl_sim.api import Results
@@ -25,7 +26,7 @@ from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.pages.run import panels
 from sfl_sim.report.panel import Cell, Table
-from sfl_sim.report.results import results_table
+from sfl_sim.report.results import aims, results_table
 
 
 def test_results_are_medians_and_deviations_of_the_seeds(run_folder: Path) -> None:
@@ -89,7 +90,7 @@ def test_samples_by_label_are_rows_of_their_own(folder: Path) -> None:
     ("arguments", "line"),
     [
         (["--format", "svg"], "--format: needs a folder: --export DIR"),
-        (["--export", "out", "--format", "csv,png"], "--format: unknown format (found 'png'; allowed: csv, parquet,"),
+        (["--export", "out", "--format", "csv,gif"], "--format: unknown format (found 'gif'; allowed: csv, parquet,"),
     ],
 )
 def test_a_format_that_leads_nowhere_is_one_line(
@@ -180,6 +181,18 @@ def test_no_result_changes_the_name_of_a_file(frames: Frames) -> None:
     assert (
         export.file_name("Forgetting", "Performance gap against rounds") == "forgetting-performance-gap-against-rounds"
     )
+    assert export.file_name("The fleet", "Link rates: uplink solid") == "the-fleet-link-rates"
+
+
+def test_another_target_changes_the_name_of_no_file(small_folder: Path) -> None:
+    frames, names = merge([load(small_folder)]), []
+    for target in (0.7, 0.55):
+        aiming = replace(frames, summary=frames.summary.assign(target_accuracy=target))
+        drawn = export.drawings(panels(aiming), [aim.name for aim in aims(aiming)])
+        names.append([drawing.name for drawing in drawn])
+
+    assert names[0] == names[1]
+    assert {"time-to-target-accuracy-against-bytes", "accuracy-by-label"} <= set(names[0])
 
 
 CHROME = any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")))
@@ -195,9 +208,11 @@ def test_figures_are_drawn_with_axes_and_legend(
     drawn_panels = [panel for panel in panels(frames) if panel.title == "Forgetting"]
     monkeypatch.setattr("sfl_sim.report.pages.run.panels", lambda frames: drawn_panels)
 
-    export.draw(frames, tmp_path, ["svg", "pdf"])
+    export.draw(frames, tmp_path, ["svg", "pdf", "png"])
 
-    assert {path.suffix for path in tmp_path.iterdir()} == {".svg", ".pdf"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".svg", ".pdf", ".png"}
+    with Image.open(tmp_path / "forgetting-performance-gap-against-rounds.png") as image:
+        assert image.width == pytest.approx(300 * export.SINGLE_IN, abs=4)
     drawn = ET.parse(tmp_path / "forgetting-performance-gap-against-rounds.svg").getroot()
     text = " ".join(drawn.itertext())
     assert "performance gap (points)" in text
