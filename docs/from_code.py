@@ -43,6 +43,7 @@ EXAMPLES = {
     "model.init.seed": 1,
     "data.image_size": 32,
     "data.superclasses": True,
+    "data.validation.samples": 500,
     "data.separation": 5,
     "clients.network.shared.file": "edges.csv",
     "clients.network.shared.capacity_bps.up": 2e6,

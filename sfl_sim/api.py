@@ -39,7 +39,7 @@ from sfl_sim.store import check_unchanged
 from sfl_sim.store.reading import file_of, read_entries, read_table
 from sfl_sim.store.schema import FolderKind, tables
 from sfl_sim.studies.advise import Advice, Criteria, find_advice
-from sfl_sim.studies.kept_models import kept_model, save_models
+from sfl_sim.studies.kept_models import WhichRound, kept_model, save_models
 from sfl_sim.studies.launch import TrialsFailed as TrialsFailed  # which users catch
 from sfl_sim.studies.loggers import Log, logging
 from sfl_sim.studies.points import attacked
@@ -117,7 +117,7 @@ class Results(_Folder):
         return results_figure(self.folder, against)
 
     def state_dict(
-        self, variant: str | None = None, seed: int | None = None, client: int | None = None, round: int | None = None
+        self, variant: str | None = None, seed: int | None = None, client: int | None = None, round: WhichRound = None
     ) -> dict[str, Tensor]:
         """Return the global model after training, as the `load_state_dict` of your own module takes it.
 
@@ -127,7 +127,7 @@ class Results(_Folder):
             variant: name of the variant; None: the only one.
             seed: None: the first one.
             client: the client whose part-1 it shall have, for methods that keep one for each (splitfed_v3, ...).
-            round: after this round, of those that `report.keep` names; None: the last one.
+            round: after this round, of those that `report.keep` names; "best": the best by validation; None: the last.
 
         Raises:
             ScenarioError: there is no such model.
@@ -139,7 +139,7 @@ class Results(_Folder):
         variant: str | None = None,
         seed: int | None = None,
         client: int | None = None,
-        round: int | None = None,
+        round: WhichRound = None,
         *,
         allow_code: bool = False,
     ) -> nn.Module:

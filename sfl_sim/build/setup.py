@@ -15,7 +15,15 @@ from sfl_sim.build.registry import find_model, named
 from sfl_sim.data.dataset import with_std
 from sfl_sim.data.loading import FOR_TIMING, KNOWN, Dataset, load
 from sfl_sim.data.own import as_dataset, by_holder, read_indices
-from sfl_sim.data.partition import check_clients, check_none_empty, cyclic_clients, label_counts, label_order, partition
+from sfl_sim.data.partition import (
+    check_clients,
+    check_none_empty,
+    cyclic_clients,
+    label_counts,
+    label_order,
+    partition,
+    set_aside,
+)
 from sfl_sim.data.samples import Samples
 from sfl_sim.data.testsets import client_test_sets
 from sfl_sim.methods import Method
@@ -41,6 +49,7 @@ class Setup:
     Attributes:
         scenario: with its presets expanded.
         shares: one array of indices into the training set for each client.
+        validation: indices into the training set of the samples that are set aside; empty without `data.validation`.
         counts: (C, L) number of training samples by client and label.
         test_sets: one array of indices into the test set for each client; empty if all have the whole test set.
         pixels: as given.
@@ -53,7 +62,7 @@ class Setup:
     def __init__(self, scenario: Scenario, *, pixels: bool) -> None:
         self.scenario = scenario = expand(scenario)
         self.pixels = pixels
-        self.dataset, self.shares = deal_data(scenario, pixels=pixels)
+        self.dataset, self.shares, self.validation = deal_data(scenario, pixels=pixels)
         check_none_empty(self.shares)
         check_targets(scenario, self.dataset)
         self.counts = label_counts(self.dataset.y_train.numpy(), self.shares, self.dataset.n_labels)
@@ -95,8 +104,8 @@ def forget() -> None:
     _predicting_all.cache_clear()
 
 
-def deal_data(scenario: Scenario, *, pixels: bool = True) -> tuple[Dataset, list[Ints]]:
-    """Return the data set, and the indices of each client's training samples; a client may get none.
+def deal_data(scenario: Scenario, *, pixels: bool = True) -> tuple[Dataset, list[Ints], Ints]:
+    """Return the data set, the indices of each client's training samples, which may be none, and of validation samples.
 
     Without `pixels`, a published set that is not on this machine has black images (`sfl_sim.data.loading`), and so has
     `synthetic`.
@@ -110,7 +119,11 @@ def deal_data(scenario: Scenario, *, pixels: bool = True) -> tuple[Dataset, list
     if count is not None:
         check_clients(count, samples)
     holdings = _holdings(how, len(samples))
-    return dataset, partition(how.kind, samples, count, stream(scenario.seed, "partition"), **holdings)
+    shares = partition(how.kind, samples, count, stream(scenario.seed, "partition"), **holdings)
+    wanted = scenario.data.validation
+    if wanted is None:
+        return dataset, shares, np.zeros(0, np.int64)
+    return dataset, *set_aside(shares, stream(scenario.seed, "validation"), wanted.share, wanted.samples)
 
 
 def predicts_all(scenario: Scenario) -> bool:
@@ -145,7 +158,7 @@ def deal_tests(scenario: Scenario, dataset: Dataset, counts: Ints) -> list[Ints]
 def dataset_of(data: Data, *, pixels: bool = True) -> Dataset:
     """Return the data set, loaded once per process for all variants that want the same; `pixels` as in `deal_data`."""
     pixels = pixels or data.name not in {*KNOWN, *FOR_TIMING, "synthetic"}  # no other set is loaded twice
-    return _load(pixels=pixels, **data.model_dump(exclude={"partition", "test", "augment", "targets"}))
+    return _load(pixels=pixels, **data.model_dump(exclude={"partition", "validation", "test", "augment", "targets"}))
 
 
 @lru_cache(maxsize=2)

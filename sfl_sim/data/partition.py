@@ -44,6 +44,36 @@ def partition(
     return function(samples, n_clients, rng, **options)
 
 
+def set_aside(
+    shares: Sequence[Ints], rng: np.random.Generator, share: float | None, samples: int | None
+) -> tuple[list[Ints], Ints]:
+    """Return what clients keep, in their order, and the sorted indices of what is set aside, which no client keeps.
+
+    Args:
+        shares: indices of each client's samples.
+        share: of each client's samples, rounded.
+        samples: number of samples of all clients; None: as `share` says.
+
+    Raises:
+        ScenarioError: none is set aside, or none is left.
+    """
+    everything = np.unique(np.concatenate(shares))
+    if samples is not None:
+        if samples >= len(everything):
+            allowed = f"1 to {len(everything) - 1}"
+            raise ScenarioError(
+                "leaves nothing to train on", key="data.validation.samples", found=samples, allowed=allowed
+            )
+        aside = np.sort(rng.choice(everything, samples, replace=False))
+    else:
+        assert share is not None
+        drawn = [rng.choice(own, int(share * len(own) + 0.5), replace=False) for own in shares]
+        aside = np.unique(np.concatenate(drawn))
+        if not len(aside):
+            raise ScenarioError("sets no sample aside: clients have too few", key="data.validation.share", found=share)
+    return [own[~np.isin(own, aside)] for own in shares], aside
+
+
 def check_clients(n_clients: int, samples: Samples) -> None:
     """Raise ScenarioError if there are more clients than samples."""
     if n_clients > len(samples):

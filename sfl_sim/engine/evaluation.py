@@ -21,7 +21,7 @@ from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.methods import METHODS, Method
 from sfl_sim.metrics import exit_metrics
 from sfl_sim.metrics.geometry import laid_out, silhouettes
-from sfl_sim.metrics.scores import confusion_table
+from sfl_sim.metrics.scores import SCORES, VALIDATION, confusion_table
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.ops import On
 from sfl_sim.scenario.sections import Scenario
@@ -60,14 +60,27 @@ class Evaluator:
         assert method.data.images is not None
         self._images = method.data.images
 
-    def of_model(self, model: Model, keeps_outputs: bool = False) -> Evaluation:
-        """Evaluate a global model."""
+    def of_model(
+        self, model: Model, keeps_outputs: bool = False, samples: tuple[Tensor, Tensor] | None = None
+    ) -> Evaluation:
+        """Evaluate a global model on `samples` and their targets; None: on the test set."""
         images, dataset = self._images, self.setup.dataset
+        x, y = samples or (self._x, self._y)
         settings: dict[str, Any] = {
             "prepare": images.prepare, "keeps_outputs": keeps_outputs, "coded": self.coded, "targets": images.targets,
         }  # fmt: skip
         n_labels = dataset.n_labels if dataset.goal.scores_labels else len(dataset.answers)
-        return evaluate(model, self._x, self._y, n_labels, goal=dataset.goal, **settings)
+        return evaluate(model, x, y, n_labels, goal=dataset.goal, **settings)
+
+    def _validated(self) -> dict[str, float | None]:
+        """Give loss and score on the validation samples, if there are any."""
+        if not len(self.setup.validation):
+            return {}
+        images, aside = self._images, torch.from_numpy(self.setup.validation).to(self._x.device)
+        evaluation = self.of_model(self.method.model(), samples=(images.x[aside], images.y[aside]))
+        figures = learned(evaluation, [])
+        score = next(figures[name] for name in SCORES if name in figures)
+        return {"validation_loss": evaluation.loss, VALIDATION: score}
 
     def losses(self, client: int) -> Tensor:
         """Give the losses (n,) of the global model for the training samples of a client."""
@@ -86,7 +99,7 @@ class Evaluator:
         setup = self.setup
         evaluation = self.of_model(self.method.model(), keeps_outputs=bool(self.metrics))
         figures, tables = self.of_clients(number, is_last=number == setup.scenario.train.rounds)
-        figures |= self._by_own_metrics(evaluation) | self._of_adapters()
+        figures |= self._validated() | self._by_own_metrics(evaluation) | self._of_adapters()
         skipped = {"skipped": self.on_nan.take()} if self.on_nan.skips else {}
         labels = label_rows(number, evaluation, setup.dataset.label_names, setup.label_order)
         return {**learned(evaluation, setup.test_sets), **figures, **skipped}, labels, tables

@@ -28,6 +28,7 @@ from sfl_sim.engine.participation import check_participation
 from sfl_sim.engine.round_tables import ServerTable, client_table, round_row
 from sfl_sim.engine.stopping import Stopping
 from sfl_sim.engine.walk import Round, Walk, WalkedRound, joined
+from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
 from sfl_sim.models.forward_settings import Graphs
 from sfl_sim.models.global_draws import seed_all
@@ -102,7 +103,11 @@ class Experiment:
         self.dataset, self.shares, self.counts, self.fleet = setup.dataset, setup.shares, setup.counts, setup.fleet
         train, method = scenario.train, setup.method(device)
         check_snapshots(scenario, method)
-        check_rounds(scenario, "report.keep", [scenario.report.keep] if scenario.report.keep != "last" else [])
+        keep = scenario.report.keep
+        check_rounds(scenario, "report.keep", [keep] if isinstance(keep, int) else [])
+        if keep == "best" and scenario.data.validation is None:
+            problem = "is not chosen by the test set; set samples aside: data.validation, such as {share: 0.1}"
+            raise ScenarioError(problem, key="report.keep", found=keep)
         check_leakage(scenario, method)
         check_participation(scenario, method, len(setup.shares))
         metrics = own_metrics(scenario)

@@ -123,6 +123,7 @@ def _small(setup: Setup, data: ClientData) -> Setup:
     small.dataset = dataset.picked(_spread(dataset.y_train, max(sizes)), _spread(dataset.y_test, n_tested))
     of_size = {size: np.arange(size) for size in sizes}
     small.shares = [of_size[size] for size in sizes]
+    small.validation = setup.validation[:0]
     small.test_sets = [np.arange(len(small.dataset.y_test)) for _ in setup.test_sets]
     return small
 

@@ -9,10 +9,11 @@ from typing import Any
 from sfl_sim.build.registry import named
 from sfl_sim.engine.walk import Round
 from sfl_sim.errors import ScenarioError
-from sfl_sim.metrics.scores import SCORES
+from sfl_sim.metrics.scores import SCORES, VALIDATION
 from sfl_sim.scenario.sections import TrainSection
 
 SAYS_SO = "on_round_end says so"
+_ARTICLES = {"accuracy": "an ", "validation accuracy": "a "}
 
 
 class Stopping:
@@ -51,6 +52,8 @@ class Stopping:
         """Say which rule ends training with the round of `row`."""
         name = next((name for name in SCORES if row.get(name) is not None), SCORES[0])
         rules, accuracy = self.rules, row[name]
+        if row.get(VALIDATION) is not None:
+            name, accuracy = f"validation {name}", row[VALIDATION]
         if rules is None:
             return None
         if rules.time_s is not None and next_begins_s() >= rules.time_s:
@@ -60,7 +63,7 @@ class Stopping:
         if accuracy > self._best:
             self._best, self._best_round = accuracy, row["round"]
         if rules.accuracy is not None and accuracy >= rules.accuracy:
-            return f"{'an ' * (name == SCORES[0])}{name} of {rules.accuracy:g} is reached"
+            return f"{_ARTICLES.get(name, '')}{name} of {rules.accuracy:g} is reached"
         if rules.patience is not None and row["round"] - self._best_round >= rules.patience:
             return f"no better {name} in {rules.patience} rounds"
         return None

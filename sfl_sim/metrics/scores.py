@@ -17,6 +17,8 @@ SCORES = ("accuracy", "r2", "mean_average_precision", "mean_iou")
 """Columns of rounds.parquet that hold the first score of a goal; a run has one of them."""
 MORE_SCORES = ("mae", "rmse", "f1_macro", "f1_micro", "pixel_accuracy")
 """Columns of further scores."""
+VALIDATION = "validation_score"
+"""Column of the first score on validation samples, of runs that have any."""
 LAST_ROUNDS = 5
 """Number of last rounds over which a run's headline figures are medians (docs/methods/metrics.md#over-seeds)."""
 
@@ -169,7 +171,7 @@ def headline(rounds: pd.DataFrame, labels: pd.DataFrame, last_rounds: int = LAST
     score = score_of(rounds)
     if rounds.empty or rounds[score].isna().all():
         return figures
-    columns = [*SCORES, *MORE_SCORES, "client_accuracy", "performance_gap", "perplexity"]
+    columns = [*SCORES, *MORE_SCORES, VALIDATION, "client_accuracy", "performance_gap", "perplexity"]
     last = rounds.filter(columns).tail(last_rounds).astype(float)
     if "perplexity" in last:
         last["perplexity"] = last["perplexity"].fillna(np.inf)  # larger than any number
@@ -180,6 +182,9 @@ def headline(rounds: pd.DataFrame, labels: pd.DataFrame, last_rounds: int = LAST
     if not labels.empty:
         figures["backward_transfer"] = backward_transfer(label_history(labels).to_numpy())
     figures["best_accuracy"] = float(rounds[score].max())
+    if VALIDATION in rounds and rounds[VALIDATION].notna().any():
+        best = rounds[VALIDATION].astype(float).argmax()
+        figures |= {"best_round": int(rounds["round"].iloc[best]), "best_round_score": float(rounds[score].iloc[best])}
     return figures
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from sfl_sim.engine.walk import Round
 from sfl_sim.errors import OutputError, ScenarioError, own_place
 from sfl_sim.metrics.exit_metrics import HEADLINE
 from sfl_sim.metrics.rounds import absence_costs
-from sfl_sim.metrics.scores import LAST_ROUNDS, headline, last_medians
+from sfl_sim.metrics.scores import LAST_ROUNDS, VALIDATION, headline, last_medians
 from sfl_sim.runs.cache_key import trial_key
 from sfl_sim.runs.interrupts import uninterrupted
 from sfl_sim.runs.news import Began, Counted, Ended, Notify, Warned
@@ -130,6 +131,8 @@ class _Trial:
     make: Make
     stopped: str | None = None
     """Why the rounds that have been written are all."""
+    best: float = -math.inf
+    """Best score on validation samples in the rounds that have been written."""
 
     def __post_init__(self) -> None:
         # before files and code can change under what is computed
@@ -153,7 +156,7 @@ class _Trial:
 
         Raises CheckpointMismatch if the run cannot go on from `resume`.
         """
-        n_known = len(resume.rounds) if resume else 0
+        n_known, self.best = len(resume.rounds) if resume else 0, -math.inf
         self.notify(Began(self.number, n_known))
         experiment = self._experiment()
         trial = TrialWriter(self.folder, self.variant.name, self.variant.scenario.seed)
@@ -209,8 +212,12 @@ class _Trial:
         number, keep = round.row["round"], self.variant.scenario.report.keep
         self.notify(Ended(self.number, round, is_new=number > n_known))
         is_last = round.stopped or number == self.variant.scenario.train.rounds
-        if isinstance(keep, int) and number % keep == 0 and number > n_known and not is_last:
-            self._store_model(kept_name(number), trial, experiment)
+        score = round.row.get(VALIDATION)
+        if is_best := score is not None and score > self.best:
+            self.best = float(score)
+        is_kept = is_best if keep == "best" else isinstance(keep, int) and number % keep == 0 and not is_last
+        if is_kept and number > n_known:
+            self._store_model(kept_name(number if keep != "best" else keep), trial, experiment)
         if writer and not is_last and writer.rounds < number:
             writer.after_round(StoredRound(round.row, round.labels, round.confusion, round.leakage))
 

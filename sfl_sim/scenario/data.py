@@ -128,6 +128,17 @@ class OutOfClient(Section):
 TestSets = Annotated[GlobalTest | RhoOod | OutOfClient, Field(discriminator="kind")]
 
 
+class Validation(Section):
+    """Training samples that are set aside: they, and not the test set, end training early and choose a round."""
+
+    one_of = (("share",), ("samples",))
+
+    share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of each client's samples."""
+    samples: Count | None = None
+    """Number of samples, drawn from those of all clients."""
+
+
 class Data(Section):
     """The data set and how it is split over the clients."""
 
@@ -174,5 +185,7 @@ class Data(Section):
     """Standard deviation of each channel, of pixels from 0 to 1, by which images are divided; null: the data set's."""
     partition: PartitionSection = Iid()
     """Partition of the training samples among the clients."""
+    validation: Validation | None = None
+    """Samples of the clients that are set aside for choices: a section; null: none, and choices ask the test set."""
     test: Annotated[TestSets, Concern.LEARNING] = GlobalTest()
     """Test sets of the clients' own, besides the global one."""

@@ -309,11 +309,12 @@ class Stop(Section):
     """Rules by which training ends before its last round; the first that applies ends it."""
 
     accuracy: PositiveShare | None = None
-    """Test accuracy with which training ends; none in a run that times only."""
+    """Accuracy with which training ends: that on the validation samples (data.validation), or else on the test set;
+    none in a run that times only."""
     time_s: Positive | None = None
     """Simulated seconds after which no further round begins."""
     patience: Count | None = None
-    """Number of rounds in a row without a better test accuracy with which training ends."""
+    """Number of rounds in a row without a better accuracy, of the same samples, with which training ends."""
 
     @model_validator(mode="after")
     def _has_a_rule(self) -> Stop:
@@ -494,8 +495,9 @@ class Report(Section):
     metrics: dict[str, str] = Field(default={})
     """Metrics of your own, by the column of rounds.parquet that each fills: package.module:metric, where
     metric(outputs, targets) gives a number for all test samples. From Python also the functions themselves."""
-    keep: Literal["last"] | Count = "last"
-    """Global models that are stored: the last, or a number k: that of every k-th round, and the last."""
+    keep: Literal["last", "best"] | Count = "last"
+    """Global models that are stored: the last; and with best that of the round with the best score on the validation
+    samples (data.validation), or with a number k that of every k-th round."""
     snapshots: SnapshotsSection | None = None
     """Confusion matrices on the test set within rounds, without effect on training; null for none."""
     leakage: Leakage | None = None

@@ -190,9 +190,9 @@ MODEL = "checkpoint"
 """Name, without ending, of a trial's final model; those of rounds before it have more behind it (`kept_name`)."""
 
 
-def kept_name(round: int | None = None) -> str:
-    """Return the name, without ending, of the model that a trial keeps of a round; None: how all such names begin."""
-    return f"{MODEL}-" if round is None else f"{MODEL}-{round:06d}"
+def kept_name(round: int | str = "") -> str:
+    """Return the name, without ending, of the model that a trial keeps of a round, or calls so; "": how all begin."""
+    return f"{MODEL}-{round:06d}" if isinstance(round, int) else f"{MODEL}-{round}"
 
 
 def models_of(run: Path) -> dict[tuple[Any, Any], Path]:

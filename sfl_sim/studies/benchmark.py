@@ -13,7 +13,7 @@ import pandas as pd
 
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
-from sfl_sim.metrics.scores import LAST_ROUNDS, score_of, way_to
+from sfl_sim.metrics.scores import LAST_ROUNDS, VALIDATION, score_of, way_to
 from sfl_sim.report.load import BENCHMARK, OWN_LINKS, TABLES, Run
 from sfl_sim.report.load import load as load_run
 from sfl_sim.runs.news import Notify
@@ -112,7 +112,8 @@ def pilots(study: Study) -> Study:
 
 
 def best_rates(study: Study, tried: Study, folder: Path) -> list[float]:
-    """Return for each point of the study's grid the rate with the best median score among the pilots in `folder`.
+    """Return for each point of the study's grid the rate with the best median score among the pilots in `folder`: on
+    validation samples (`data.validation`), or else on the test set.
 
     Of equally good rates it is the smallest; pilots that diverged do not count. Raises ScenarioError if a variant has
     diverged at all of them.
@@ -120,7 +121,8 @@ def best_rates(study: Study, tried: Study, folder: Path) -> list[float]:
     run, best = load_run(folder), []
     lost = _diverged(run)
     whole = run.summary[[trial not in lost for trial in zip(run.summary["variant"], run.summary["seed"], strict=True)]]
-    middle = whole.groupby("variant")[score_of(run.rounds)].median().dropna().to_dict()
+    chosen_by = VALIDATION if whole[VALIDATION].notna().any() else score_of(run.rounds)
+    middle = whole.groupby("variant")[chosen_by].median().dropna().to_dict()
     of_points = study.variants[:: study.base.repeats]
     rates = benchmark_of(study).rates
     of_rates = batched(tried.variants[:: tried.base.repeats], len(rates))
@@ -196,6 +198,7 @@ def table_of(study: Study, final: Study, trained: Path, folder: Path, links: str
         rows.append(
             {"track": study.name, "variant": named.name, "seed": seed,
              "links": links, "holds": variant.name not in run.doubtful, "lr": variant.scenario.train.lr,
+             "lr_chosen_on": "validation samples" if variant.scenario.data.validation else "test set",
              **{key: summary[own][key] for key in SPENT},
              **_scores(of_each[own], target, budgets), "ssim": leaks.get(own, math.nan),
              **about[number // n_seeds]}

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import torch
 from safetensors.torch import save_file
@@ -21,6 +22,9 @@ from sfl_sim.scenario.load import Variant, load
 from sfl_sim.store import check_unchanged
 from sfl_sim.store.files import all_models_of, as_file_name, read_json, write_json
 from sfl_sim.training.hardware import PRECISIONS
+
+WhichRound = int | Literal["best"] | None
+"""Which of the stored models; None: the last."""
 
 
 class KeptModel:
@@ -147,13 +151,13 @@ class KeptModel:
         write_json(folder / "adapter_config.json", about)
 
 
-def kept_model(run: Path, variant: str | None, seed: int | None, round: int | None = None) -> KeptModel:
+def kept_model(run: Path, variant: str | None, seed: int | None, round: WhichRound = None) -> KeptModel:
     """Return the stored model of a variant and seed.
 
     Args:
         variant: None: the only one.
         seed: None: the first one.
-        round: None: the last one.
+        round: None: the last one; best: the one with the best score on validation samples.
 
     Raises:
         ScenarioError: there is no such model.
@@ -170,6 +174,11 @@ def kept_model(run: Path, variant: str | None, seed: int | None, round: int | No
         raise ScenarioError("was not trained", key="seed", found=seed, allowed=seeds)
     seed = min(seeds) if seed is None else seed
     rounds = files[variant, seed]
+    if round == "best":
+        summaries = read_json(run / "summary.json")["variants"]
+        round = next(each.get("best_round") for each in summaries if (each["name"], each["seed"]) == (variant, seed))
+        if round is None:
+            raise ScenarioError("needs validation samples (data.validation)", key="round", found="best")
     if round is not None and round not in rounds:
         raise ScenarioError("has no stored model (report.keep)", key="round", found=round, allowed=sorted(rounds))
     last = max(rounds) if round is None else round

@@ -56,7 +56,7 @@ def _identity(scenario: Scenario) -> str:
 
 def _partition(variant: Variant, name: list[str]) -> PartitionResult:
     with variant.places.locating():
-        dataset, shares = deal_data(variant.scenario, pixels=False)
+        dataset, shares, _ = deal_data(variant.scenario, pixels=False)
     counts = label_counts(dataset.y_train.numpy(), shares, dataset.n_labels)
     group = "label" if dataset.goal.scores_labels else "group"
     table = pd.DataFrame(counts, columns=dataset.label_names)

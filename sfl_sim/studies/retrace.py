@@ -22,7 +22,7 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.stopping import SAYS_SO, Stopping
 from sfl_sim.engine.walk import Round
 from sfl_sim.errors import ScenarioError
-from sfl_sim.metrics.scores import SCORES
+from sfl_sim.metrics.scores import SCORES, VALIDATION
 from sfl_sim.ops import SERVER, On, State, Value
 from sfl_sim.scenario.sections import Scenario, TrainSection
 from sfl_sim.sim.nodes import client_of
@@ -101,7 +101,7 @@ class _Ending(Stopping):
 
     def __init__(self, train: TrainSection, recorded: Recorded) -> None:
         super().__init__(train.model_copy(update={"on_round_end": None}))
-        by_round = recorded.rounds.set_index("round").filter(SCORES)
+        by_round = recorded.rounds.set_index("round").filter([*SCORES, VALIDATION])
         self._scores: dict[Any, dict[Any, Any]] = by_round.astype(object).where(by_round.notna(), None).to_dict("index")
         self._said_so = recorded.summary["rounds"] if recorded.summary["stopped"] == SAYS_SO else None
 

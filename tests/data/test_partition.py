@@ -10,7 +10,15 @@ from refusals import refused
 from small_partitions import class_sizes, dealt, quick, samples_of, seeds
 
 from sfl_sim.data.loading import DATASETS
-from sfl_sim.data.partition import PARTITIONS, check_none_empty, cyclic_clients, label_counts, label_order, partition
+from sfl_sim.data.partition import (
+    PARTITIONS,
+    check_none_empty,
+    cyclic_clients,
+    label_counts,
+    label_order,
+    partition,
+    set_aside,
+)
 from sfl_sim.rng import stream
 
 OWNED = samples_of([50] * 4, owners=[i % 7 for i in range(200)])
@@ -125,3 +133,23 @@ def test_cyclic_clients_follow_the_label_order_with_the_clients_of_a_label_adjac
 def test_a_tie_goes_to_the_smallest_label():
     counts = np.array([[0, 5, 5], [5, 0, 5], [0, 0, 5]])
     assert cyclic_clients(counts, np.array([2, 1, 0])) == [2, 0, 1]
+
+
+def test_what_is_set_aside_is_kept_by_no_client_also_where_clients_share_samples():
+    """A quarter of 10 and of 30 samples are 3, rounded, and 8; others stay in their order."""
+    one, two = np.arange(10)[::-1], np.arange(10, 40)
+    kept, aside = set_aside([one, two], stream(0, "validation"), 0.25, None)
+    assert [len(own) for own in kept] == [7, 22]
+    assert np.array_equal(aside, np.unique(aside))
+    assert (np.diff(kept[0]) < 0).all()
+    assert np.array_equal(np.sort(np.concatenate([*kept, aside])), np.arange(40))
+    kept, aside = set_aside([two, two[5:]], stream(0, "validation"), None, 12)
+    assert len(aside) == 12
+    assert not np.isin(np.concatenate(kept), aside).any()
+
+
+@pytest.mark.parametrize(("share", "samples", "key"), [(0.04, None, "share"), (None, 20, "samples")])
+def test_to_set_aside_nothing_or_everything_is_refused(share, samples, key):
+    shares = [np.arange(10), np.arange(10, 20)]
+    with refused(f"data.validation.{key}", found=share or samples):
+        set_aside(shares, stream(0, "validation"), share, samples)

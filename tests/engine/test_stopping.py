@@ -80,6 +80,13 @@ def test_an_accuracy_that_is_as_good_as_the_best_is_not_better():
     assert ends == [None, None, None, "no better accuracy in 2 rounds"]
 
 
+def test_the_test_set_ends_nothing_where_validation_samples_are_set_aside():
+    """Here it gets better in every round, and they do not."""
+    stop = Stopping(study(train=stopping(patience=2)).base.train)
+    ends = [why(stop, n, n / 10, validation_score=score) for n, score in enumerate([0.5, 0.4, 0.5], start=1)]
+    assert ends == [None, None, "no better validation accuracy in 2 rounds"]
+
+
 def test_rounds_that_a_resumed_run_takes_over_count_but_are_not_shown_again():
     shown = []
 
@@ -93,9 +100,9 @@ def test_rounds_that_a_resumed_run_takes_over_count_but_are_not_shown_again():
     assert shown == [3]
 
 
-def why(stop, n, accuracy, is_new=True):
+def why(stop, n, accuracy, is_new=True, **scores):
     """Ask why training ends with round n."""
-    round = SimpleNamespace(row={"round": n, "accuracy": accuracy})
+    round = SimpleNamespace(row={"round": n, "accuracy": accuracy, **scores})
     return stop.why(round, None, lambda: float(n), is_new=is_new)
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -53,6 +54,19 @@ def test_each_variant_gets_its_best_rate_and_new_seeds(compared):
     ]  # fmt: skip
     assert set(own["lr"]) == {0.5}, "which is better than one that hardly moves"
     assert own["client_memory_bytes"].nunique() == 2, "a head takes some, too"
+
+
+def test_rates_are_chosen_on_validation_samples_where_there_are_any(monkeypatch):
+    """There 0.001 is better; by the test set 0.5 would be."""
+    with_samples = study(data=SCENARIO["data"] | {"validation": {"share": 0.1}}, grid={})
+    tried = benchmark.pilots(with_samples)
+    summary = pd.DataFrame({"variant": [each.name for each in tried.variants], "seed": 900,
+                            "accuracy": [0.5, 0.6], "validation_score": [0.7, 0.4]})  # fmt: skip
+    rounds = pd.DataFrame({"accuracy": [0.5]})
+    for known, rate in ((summary, 0.001), (summary.assign(validation_score=float("nan")), 0.5)):
+        run = SimpleNamespace(summary=known, rounds=rounds, manifest={"failed": []})
+        monkeypatch.setattr(benchmark, "load_run", lambda folder, run=run: run)
+        assert benchmark.best_rates(with_samples, tried, None) == [rate]
 
 
 def test_other_links_have_the_scores_of_the_training_and_times_of_their_own(compared):

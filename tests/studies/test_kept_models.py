@@ -2,12 +2,16 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
 import sfl_sim
+from sfl_sim.build.setup import Setup
+from sfl_sim.data.loading import load
+from sfl_sim.data.own import as_dataset
 from sfl_sim.engine import checkpointing
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.small import cnn_small
@@ -79,6 +83,46 @@ def test_every_kth_model_is_kept_also_by_a_run_that_is_interrupted_and_resumed(t
     assert not torch.equal(early, late)
 
 
+def test_the_best_round_is_chosen_on_validation_samples_and_its_model_is_kept(tmp_path):
+    """Whatever the test set says, here random labels."""
+    data = load("digits", train_samples=200, test_samples=20)
+    x, y, x_test = data.x_train, data.y_train, data.x_test
+    words = {
+        "name": "best", "data": {"validation": {"share": 0.25}}, "clients": {"count": 2}, "report": {"keep": "best"},
+        "model": {"factory": Blocks, "cut": 1}, "train": {"rounds": 12, "batch_size": 16, "lr": 0.1, "momentum": 0.9},
+    }  # fmt: skip
+    x, x_test = x.float() / 255, x_test.float() / 255
+    results, other = (
+        sfl_sim.run(words, data=(x, y, x_test, labels), out=tmp_path / name)
+        for name, labels in (("right", data.y_test), ("wrong", data.y_test.flip(0)))
+    )
+    scores = results.rounds["validation_score"]
+    best = results.summary["best_round"].iloc[0]
+    assert best == scores.argmax() + 1 < 12
+    assert other.summary["best_round"].iloc[0] == best
+    assert other.summary["best_round_score"].iloc[0] < results.summary["best_round_score"].iloc[0]
+    own = {"data.factory": as_dataset((x, y, x_test, data.y_test))}
+    setup = Setup(parse(words, overrides=own).variants[0].scenario, pixels=True)
+    aside = setup.validation
+    assert len(aside) == 50
+    assert not np.isin(np.concatenate(setup.shares), aside).any()
+    model = results.model(round="best")
+    right = model(x[aside]).argmax(1) == y[aside]
+    assert right.float().mean().item() == pytest.approx(scores.max())
+    last = results.model()(x[aside]).argmax(1) == y[aside]
+    assert last.float().mean().item() == pytest.approx(scores.iloc[-1])
+
+
+def test_nothing_is_chosen_by_the_test_set(tmp_path):
+    with pytest.raises(ScenarioError) as refused:
+        sfl_sim.run(WORDS | {"report": {"keep": "best"}}, out=tmp_path / "run")
+    assert refused.value.key == "report.keep"
+    plain = sfl_sim.run(WORDS, out=tmp_path / "plain")
+    with pytest.raises(ScenarioError) as refused:
+        plain.model(round="best")
+    assert refused.value.key == "round"
+
+
 def test_models_of_rounds_after_the_last_cannot_be_kept(tmp_path):
     with pytest.raises(ScenarioError) as refused:
         sfl_sim.run(WORDS | {"report": {"keep": 5}}, out=tmp_path / "run")
@@ -138,10 +182,10 @@ def test_what_a_language_model_has_learned_is_loaded_by_transformers_and_peft(tm
     }  # fmt: skip
     results = sfl_sim.run(words, data=(x, y, x[:8], y[:8]), out=tmp_path / "run")
     (folder,) = results.save_models(tmp_path / "files")
-    load = transformers.AutoModelForCausalLM.from_pretrained
+    from_folder = transformers.AutoModelForCausalLM.from_pretrained
     trained = results.model()(x).logits
-    assert torch.equal(load(folder)(x).logits, trained)
-    base = load(tmp_path / "base")
+    assert torch.equal(from_folder(folder)(x).logits, trained)
+    base = from_folder(tmp_path / "base")
     assert (base(x).logits - trained).abs().max() > 1e-3
     tuned = peft.PeftModel.from_pretrained(base, folder / "adapters").eval()
     torch.testing.assert_close(tuned(x).logits, trained)

@@ -108,10 +108,11 @@ def write_benchmark(folder: Path, out: Path) -> Path:
     """Write the page on the benchmark in `folder` to the file `out`, and return its path. Raises ScenarioError."""
     benchmark = load_compared(folder)
     variants, seeds = plural(len(benchmark.variants), "variant"), plural(benchmark.n_seeds, "seed")
+    chosen = f", by the {benchmark.rows['lr_chosen_on'].iloc[0]}" if "lr_chosen_on" in benchmark.rows else ""
     return write_page(
         out, "benchmark", title=str(benchmark.rows["track"].iloc[0]), kind="benchmark",
         headlines=headlines(benchmark), panels=panels(benchmark),
-        about=f"{variants}, {seeds}, each with the learning rate that was best in pilots with other seeds",
+        about=f"{variants}, {seeds}, each with the learning rate that was best in pilots with other seeds{chosen}",
     )  # fmt: skip
 
 
