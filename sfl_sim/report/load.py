@@ -61,6 +61,14 @@ class Stored:
         """Settings of each variant, by dotted key, with the defaults of this version; none if it cannot read them."""
         return settings_by_variant(self.scenario)
 
+    @property
+    def as_set(self) -> str:
+        """What was set, as YAML without defaults; empty if this version cannot read the scenario."""
+        try:
+            return yaml_text.write(parse(self.scenario).base.model_dump(exclude_defaults=True))
+        except ScenarioError:
+            return ""
+
     def rows(self, table: str, columns: Sequence[str] | None = None, **where: object) -> pd.DataFrame:
         """Read rows of a table; see `read_table`."""
         return read_table(self.folder, tables(self.kind)[table], columns, **where)

@@ -126,7 +126,7 @@ def paper_table(frames: Frames) -> Table | None:
             cells.append(Cell(column.read(middle), f"± {column.read(spread)}"))
         rows.append(cells)
     titles = ["Variant", *(column.title for column in columns)]
-    return Table(titles, rows, title="Computed as in the paper", note=PAPER, folded=True)
+    return Table(titles, rows, title="Computed as in Hydra’s tables", note=PAPER, folded=True)
 
 
 def columns_for(frames: Frames) -> list[Column]:
@@ -174,8 +174,9 @@ class ToTarget(Column):
         return float(self.of_seeds(seeds).median())
 
     def cell(self, seeds: pd.DataFrame) -> Cell:
-        """The median over seeds and, if not all reach the target, how many do; a dash without a target."""
-        if "target_accuracy" in seeds and seeds["target_accuracy"].isna().all():
+        """The median over seeds and, if not all reach the target, how many do; a dash without a target or training."""
+        asked = [column for column in ("target_accuracy", BEST.key) if column in seeds]
+        if seeds[asked].isna().all().any():
             return Cell("–")
         middle, reached = self.median(seeds), int(seeds[self.key].notna().sum())
         text = self.text(middle) if math.isfinite(middle) else "not reached"

@@ -196,7 +196,7 @@ def table_of(study: Study, final: Study, trained: Path, folder: Path, links: str
         if budgets is not None:
             target = benchmark_of(study).target_share * float(budgets[score].max())
         rows.append(
-            {"track": study.name, "variant": named.name, "seed": seed,
+            {"track": study.name, "variant": named.name, "seed": seed, "is_own": ":" in variant.scenario.method.name,
              "links": links, "holds": variant.name not in run.doubtful, "lr": variant.scenario.train.lr,
              "lr_chosen_on": "validation samples" if variant.scenario.data.validation else "test set",
              **{key: summary[own][key] for key in SPENT},

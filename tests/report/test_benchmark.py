@@ -126,3 +126,12 @@ def test_a_folder_without_a_table_is_refused(tmp_path):
     with pytest.raises(ScenarioError) as raised:
         benchmark.load_compared(tmp_path)
     assert (raised.value.key, raised.value.found) == ("folder", str(tmp_path))
+
+
+def test_a_method_of_one_s_own_has_its_name_in_the_figures_wherever_it_stands(tmp_path):
+    """`quick` is on the front of memory alone, and `never` nowhere but there."""
+    rows = table(links=(OWN_LINKS,)).assign(is_own=lambda rows: rows["variant"] == "quick")
+    rows.to_csv(tmp_path / BENCHMARK, index=False)
+    figure = benchmark.fronts(benchmark.load_compared(tmp_path))[0][1]()
+    texts = {name: text for trace in figure.data for name, text in zip(trace.hovertext, trace.text, strict=True)}
+    assert texts == {"splitfed_v1": "splitfed_v1", "quick": "quick", "never": ""}

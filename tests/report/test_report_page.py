@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 from read_table import numbers, read
@@ -164,6 +165,13 @@ def test_a_run_that_trained_nothing_knows_that_it_has_no_labels(frames_of: Frame
     numbers = replace(frames, summary=frames.summary.assign(goal="numbers"))
     assert numbers.group == "group"
     assert [panel.title for panel in panels(numbers) if "abel" in panel.title] == []
+
+
+def test_a_run_that_trained_nothing_beside_one_that_did_does_not_miss_the_target(frames: Frames) -> None:
+    untrained = frames.summary["variant"] == HYDRA
+    columns = ["accuracy", "best_accuracy", "time_to_accuracy_s"]
+    summary = frames.summary.assign(**{name: frames.summary[name].mask(untrained) for name in columns})
+    assert read(results_table(replace(frames, summary=summary)))[HYDRA]["Time to target"] == ("–", "")
 
 
 def test_the_tutorial_names_what_is_on_the_page(frames: Frames) -> None:
@@ -372,6 +380,12 @@ def test_it_is_no_heavier_than_plotly_and_a_megabyte(page: Page) -> None:
 def test_settings_and_digests_are_there(page: Page) -> None:
     assert "kind: dominant_label" in page.text
     assert page.text.count("9f3c" * 7) == 6
+
+
+def test_what_was_set_stands_there_and_defaults_are_folded(run_folder: Path) -> None:
+    run = load(run_folder)
+    assert yaml.safe_load(run.as_set)["train"] == {"rounds": 30, "batch_size": 16}  # the rate is the default
+    assert replace(run, scenario={"modell": {}}).as_set == ""
 
 
 def test_names_are_text_and_never_markup(tmp_path: Path, small: World) -> None:

@@ -11,30 +11,30 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from sfl_sim.features.whatif import figures as draw
-from sfl_sim.features.whatif.figures import field, parts_shown
-from sfl_sim.features.whatif.load import bold, load_whatif, where_drawn
+from sfl_sim.features.whatif.figures import parts_shown
+from sfl_sim.features.whatif.headline import headline, in_draws
+from sfl_sim.features.whatif.load import load_whatif, where_drawn
 from sfl_sim.metrics.choices import ALIKE
 from sfl_sim.report import display, style
 from sfl_sim.report.about import setup_in_words
-from sfl_sim.report.display import NBSP, capitalised, duration, listed, percent, plural, tenths
+from sfl_sim.report.display import NBSP, capitalised, duration, percent, plural, tenths
 from sfl_sim.report.html_page import write_page
-from sfl_sim.report.lead import MAX_SENTENCES, Compared, Sentence, best_along, lead
 from sfl_sim.report.panel import Cell, Declared, Drawing, Panel, Table, at_most, columns_of, panels_of
 from sfl_sim.report.results import accuracy
 from sfl_sim.report.terminal import in_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from rich.console import Group
 
-    from sfl_sim.features.whatif.load import ShownAxis, WhatIfFolder
-
-    PointKey = tuple[Hashable, ...]  # a series, and an index on each axis that a user decides
+    from sfl_sim.features.whatif.load import WhatIfFolder
 
 MAX_MULTIPLES = 6
 """Largest number of other systems for which the parts of a round are drawn."""
+MAX_OPEN_ROWS = 12
+"""Largest number of rows of the table of draws that need not be opened."""
 MAX_ROWS = 5
 """Largest number of points of each system that the table of draws shows."""
 SHORT = {"queue": "queue", "assistants": "assistants", "barrier": "waiting", "aggregate": "aggregation"}
@@ -116,94 +116,6 @@ def rounds_in_terminal(whatif: WhatIfFolder) -> Table:
     about = f"Medians over {plural(whatif.n_seeds, 'seed')}." if whatif.n_seeds > 1 else "One seed."
     titles = several or [Markup("Round")]
     return Table([capitalised(axis.noun), *titles], rows, note=about + where_drawn(whatif.others), words=several)
-
-
-def headline(whatif: WhatIfFolder) -> list[Sentence]:
-    """Say which choice is the best in the scenario's own world, whether it survives, and where it changes.
-
-    A choice is a value of every key that a user decides; of several series, each at its best, which of them is. Where
-    nothing is chosen, how the world changes a round. What was asked beside the axes comes before the others of them.
-    """
-    chosen, several, asked = whatif.chosen, len(whatif.series) > 1, [*verdict(whatif), *first_to_target(whatif)]
-    if not whatif.compares:
-        said = responses(whatif)
-        return [*said[:1], *asked, *said[1:]][:MAX_SENTENCES]
-    seconds = _by_point(whatif, whatif.points.dropna(subset="round_s"), "round_s")
-    if several:  # each at its best
-        medians = pd.Series({point: of_seeds.median() for point, of_seeds in seconds.items()}, dtype=float)
-        best = set(medians.groupby([point[0] for point in seconds], sort=False).idxmin())
-        seconds = {point: of_seeds for point, of_seeds in seconds.items() if point in best}
-    noun = "variant" if several else chosen[0].noun if len(chosen) == 1 else "combination"
-    compared = Compared("time of a round", "shortest", duration, noun=noun, learned=False)
-    own: tuple[PointKey, str] | None = None
-    bases = [axis.base for axis in chosen]
-    if not several and None not in bases:
-        own = (whatif.series[0].label, *bases), "the scenario’s own"
-    first = lead(compared, seconds, _names(whatif, seconds), own)
-    return [*first, *asked, *changes(whatif)][:MAX_SENTENCES]
-
-
-def _by_point(whatif: WhatIfFolder, rows: pd.DataFrame, column: str) -> dict[PointKey, pd.Series]:
-    """By series and index on each axis that a user decides, a number for each seed, in the scenario's own world."""
-    points = whatif.in_own_world(rows).groupby(["series", *(axis.key for axis in whatif.chosen)], sort=False)
-    return {point: of_seeds.set_index("seed")[column] for point, of_seeds in points}
-
-
-def _names(whatif: WhatIfFolder, points: Iterable[PointKey]) -> dict[PointKey, Markup]:
-    keys = ["series", *(axis.key for axis in whatif.chosen)]
-    return {point: _said(whatif, dict(zip(keys, point, strict=True))) for point in points}
-
-
-def changes(whatif: WhatIfFolder) -> list[Sentence]:
-    """Say where along the first axis of the world the best changes, of the first series that is drawn.
-
-    Where nothing is chosen, which of the series is the best.
-    """
-    across = whatif.across if whatif.chosen else whatif.along
-    if across is None or across.is_chosen or not whatif.drawn:
-        return []
-    if not whatif.chosen:
-        times_s = np.stack([whatif.times(one).reindex(range(len(across.values))) for one in whatif.series])
-        whose = [bold(one.label) for one in whatif.series]
-        return best_along("variant", across.noun, whose, _columns(across), times_s, ALIKE, across.is_numeric)
-    rows, times_s = (
-        [whatif.along.said(i) for i in range(len(whatif.along.values))],
-        field(whatif, whatif.drawn[0], across),
-    )
-    noun = whatif.along.noun + (f" of {whatif.drawn[0].label.unescape()}" if len(whatif.series) > 1 else "")
-    pinned = [axis.said(axis.shown).striptags() for axis in whatif.others[1:]]
-    noun += f" at {', '.join(pinned)}" if pinned else ""
-    return best_along(noun, across.noun, rows, _columns(across), times_s, ALIKE, across.is_numeric)
-
-
-def _columns(axis: ShownAxis) -> list[Markup]:
-    """The values of an axis in a sentence that has named it."""
-    return [escape("×" if axis.title.endswith("×") else "") + name for name in axis.names]
-
-
-def responses(whatif: WhatIfFolder) -> list[Sentence]:
-    """Say for each axis how a round changes with it, all others at the scenario's own: its shortest and its longest.
-
-    Facts: the key (`axis`), the indices of `shortest` and `longest`, their medians (`seconds`), and `times`.
-    """
-    said = []
-    for axis in whatif.axes:
-        rows = whatif.middle.dropna(subset="round_s")
-        for other in whatif.axes:
-            rows = rows if other is axis else rows[rows[other.key] == other.shown]
-        seconds = rows.set_index(axis.key)["round_s"].sort_values(kind="stable")
-        if len(seconds) < 2:
-            continue
-        (shortest, longest), (least_s, most_s) = seconds.index[[0, -1]], seconds.iloc[[0, -1]]
-        facts = {"axis": axis.key, "shortest": int(shortest), "longest": int(longest), "seconds": (least_s, most_s)}
-        text = Markup("A round takes {} at {} and {} at {}, {:.2f} times as much, of the values tried.")
-        text = text.format(
-            duration(least_s), axis.said(shortest), duration(most_s), axis.said(longest), most_s / least_s
-        )
-        if duration(least_s) == duration(most_s):
-            text = Markup("A round takes {} at every {} tried.").format(duration(least_s), axis.noun)
-        said.append(Sentence(text, facts | {"times": most_s / least_s}))
-    return said
 
 
 def best_points(whatif: WhatIfFolder) -> Table:
@@ -324,7 +236,7 @@ draw_panels: Declared[WhatIfFolder] = Declared(
     "80 % of the draws.{first}{where}",
     drawn_figures,
     when=lambda whatif: len(whatif.draws),
-    words=lambda whatif: words(whatif) | {"draws": _draws(whatif), "first": FIRST if whatif.compares else ""},
+    words=lambda whatif: words(whatif) | {"draws": in_draws(whatif), "first": FIRST if whatif.compares else ""},
     tables=lambda whatif: [survivors(whatif)],
     columns=at_most(2),
 )
@@ -445,44 +357,6 @@ def trained_panels(whatif: WhatIfFolder) -> list[Panel]:
 # What survives uncertainty
 
 
-def verdict(whatif: WhatIfFolder) -> list[Sentence]:
-    """A sentence on how often the first of the scenario's own world comes first in the draws, and who else does.
-
-    Where nothing competes with it, how long its round takes in them.
-    """
-    here = whatif.in_own_world(whatif.survival) if len(whatif.draws) else whatif.draws
-    if here.empty:
-        return []
-    ours = here.nsmallest(1, "round_s")
-    (first,) = ours.to_dict("records")
-    rivals = here[here["contest"] == first["contest"]].drop(ours.index).nlargest(1, "first")
-    if rivals.empty:
-        told = Markup("In 80 % of {} from the errors of prices and profiles, a round at {} takes {} to {}.")
-        where = listed([axis.said(first[axis.key]) for axis in whatif.axes])
-        ends = first["low_s"], first["high_s"]
-        return [Sentence(told.format(_draws(whatif), where, *map(duration, ends)), {"80 % of draws": ends})]
-    (other,) = rivals.to_dict("records")
-    told = Markup("In {} of {} from the errors of prices and profiles, {} is the first or as good; {} is in {}.")
-    share, next_share = percent(first["first"], 0), percent(other["first"], 0)
-    text = told.format(share, _draws(whatif), _said(whatif, first), _said(whatif, other), next_share)
-    at = ["series", *(axis.key for axis in whatif.chosen)]
-    who, whose = (tuple(point[key] for key in at) for point in (first, other))
-    return [Sentence(text, {"first": who, "share": first["first"], "next": whose, "its share": other["first"]})]
-
-
-def _draws(whatif: WhatIfFolder) -> str:
-    return plural(whatif.draws["draw"].nunique(), "drawn system")
-
-
-def _said(whatif: WhatIfFolder, point: Mapping[Any, Any]) -> Markup:
-    said = Markup(", ").join(axis.said(point[axis.key]) for axis in whatif.chosen)
-    if said and len(whatif.series) == 1:
-        return said
-    return Markup(" with ").join(
-        [Markup(point["series"]) if said else bold(Markup(point["series"])), *([said] if said else [])]
-    )
-
-
 def survivors(whatif: WhatIfFolder) -> Table:
     """Tabulate for each system the points that come first most often, and its first without any draw."""
     rows, left_out = [], 0
@@ -499,7 +373,8 @@ def survivors(whatif: WhatIfFolder) -> Table:
     if not whatif.compares:
         titles, rows = titles[:-1], [row[:-1] for row in rows]
     more = f", without {plural(left_out, 'configuration')} that come first less often or never" if left_out else ""
-    return Table(titles, rows, note=f"{capitalised(Markup(_draws(whatif)))}{more}.", words=titles[:1])
+    note, many = f"{capitalised(Markup(in_draws(whatif)))}{more}.", len(rows) > MAX_OPEN_ROWS
+    return Table(titles, rows, "All systems" * many, note=note, words=titles[:1], folded=many)
 
 
 def _heading(whatif: WhatIfFolder, point: Mapping[Any, Any]) -> Cell:
@@ -525,20 +400,6 @@ def trained(whatif: WhatIfFolder) -> pd.DataFrame:
     found = known.assign(reason=reasons).groupby(at, as_index=False)
     points = found.agg({**dict.fromkeys(numbers, "median"), "valid": "all", "reason": "max"})
     return points.merge(whatif.middle[[*at, "round_s"]], on=at)
-
-
-def first_to_target(whatif: WhatIfFolder) -> list[Sentence]:
-    """A sentence on which of the trained points of the scenario's own system reaches the target first."""
-    if whatif.overlay.empty:
-        return []
-    here = whatif.overlay.astype({"target_accuracy": float, "time_to_accuracy_s": float})
-    here = here[here["valid"].astype(bool) & (here["target_accuracy"] > 0)]
-    if here.empty:
-        return []
-    seconds = _by_point(whatif, here.fillna({"time_to_accuracy_s": math.inf}), "time_to_accuracy_s")
-    target = f"{accuracy(here['target_accuracy'].median())} accuracy"
-    compared = Compared(f"time to {target}", "shortest", duration, target=target, noun="trained configuration")
-    return lead(compared, seconds, _names(whatif, seconds))
 
 
 def trained_table(whatif: WhatIfFolder, points: pd.DataFrame, folded: str = "") -> Table:

@@ -22,7 +22,7 @@ from sfl_sim.report.results import ToTarget, factor
 from sfl_sim.report.terminal import in_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     import plotly.graph_objects as go
@@ -218,7 +218,10 @@ def panels(benchmark: BenchmarkTable) -> list[Panel]:
     about = (
         f"The target is a share of the best accuracy of {benchmark.reference}, seed by seed: {target} in the median."
     )
-    front = "Each point is a variant. Named ones are on the Pareto front: no other is better in both."
+    front = (
+        "Each point is a variant. Blue ones are on the Pareto front: no other is better in both. These have names, and "
+        "so have methods of your own."
+    )
     made = [
         Panel("All methods", about, tables=[table(benchmark, columns(benchmark))]),
         Panel("What it costs", front, fronts(benchmark), columns=2),
@@ -251,11 +254,13 @@ def fronts(benchmark: BenchmarkTable) -> list[Drawing]:
         "Accuracy and bytes": (moved / size_bytes, f"up and down ({size})"),
         "Accuracy and memory of a client": (memory / held_bytes, f"client memory ({held})"),
     }
-    return [(heading, partial(against, benchmark.medians("score"), *cost)) for heading, cost in costs.items()]
+    # A column that older tables do not have.
+    own = {name for name in benchmark.variants if benchmark.of(name).get("is_own", pd.Series(dtype=bool)).any()}
+    return [(heading, partial(against, benchmark.medians("score"), *cost, own)) for heading, cost in costs.items()]
 
 
-def against(scores: pd.Series, cost: pd.Series, title: str) -> go.Figure:
-    """Accuracy against a cost, on a logarithmic axis; the front is named."""
+def against(scores: pd.Series, cost: pd.Series, title: str, named: Collection[str] = ()) -> go.Figure:
+    """Accuracy against a cost, on a logarithmic axis if costs differ by much; `named` have names, as the front."""
     figure, best = figures.canvas(380), non_dominated(-scores.to_numpy(), cost.to_numpy())
     for is_best, colour in ((False, style.MUTED), (True, style.VARIANT_COLOURS[0])):
         own = scores[best == is_best].loc[lambda names: cost[names.index].sort_values().index]
@@ -263,12 +268,13 @@ def against(scores: pd.Series, cost: pd.Series, title: str) -> go.Figure:
         sides = [("top right", "bottom right") if left else ("top left", "bottom left") for left in is_left]
         places = [side[(len(own) - 1 - n) % 2] for n, side in enumerate(sides)]
         figure.add_scatter(
-            x=cost[own.index].to_numpy(), y=100 * own.to_numpy(), text=[str(escape(name)) for name in own.index],
-            mode="markers+text" if is_best else "markers", textposition=places, showlegend=False,
+            x=cost[own.index].to_numpy(), y=100 * own.to_numpy(), mode="markers+text", showlegend=False,
+            text=[str(escape(name)) if is_best or name in named else "" for name in own.index], textposition=places,
+            hovertext=[str(escape(name)) for name in own.index],
             textfont={"size": 11, "color": style.INK}, marker={"color": colour, "size": 9 if is_best else 7},
-            hovertemplate="%{text}<br>%{y:.1f} %, %{x:.3~g}<extra></extra>",
+            hovertemplate="%{hovertext}<br>%{y:.1f} %, %{x:.3~g}<extra></extra>",
         )  # fmt: skip
-    figure.update_xaxes(title=title, type="log")
+    figure.update_xaxes(figures.wide_axis(cost.min(), cost.max()), title=title)
     return figure.update_yaxes(title="accuracy (%)")
 
 

@@ -405,5 +405,6 @@ def test_where_the_world_decides_all_nobody_chooses(tmp_path: Path) -> None:
 def test_of_variants_in_a_varied_world_the_variant_is_the_choice(tmp_path: Path) -> None:
     world = replace(SMALL, axes=(WORLD_S,), series=(("a", 1.0), ("b", 500.0)))
     best, where = headline(load_whatif(write_whatif(tmp_path / "variants", world)))
+    assert best.text.startswith("<b>a</b>")  # a name keeps its letters
     assert (best.facts["first"], best.facts["next"]) == ([("a",)], ("b",))
     assert where.facts["spans"] == [BestSpan(0, 0, 2)]
