@@ -1,5 +1,5 @@
 # One command runs every check: `make check`. `make bench` runs the benchmarks, which no test times.
-.PHONY: check docs test quick night bench peers-environment networks-environment format
+.PHONY: check docs gallery test quick night bench peers-environment networks-environment format
 
 check:
 	ruff format --check .
@@ -51,6 +51,10 @@ NETWORKS ?= build/networks
 networks-environment:
 	python3 -m venv $(NETWORKS)
 	$(NETWORKS)/bin/pip install '.[networks]'
+
+# Pictures of the README and the gallery that are older than the code of pages. Needs `pip install '.[figures]'` and Chromium.
+gallery:
+	python docs/gallery/make.py
 
 # The site of docs/: build/site/index.html, which can be read offline. Needs `pip install '.[docs]'`.
 docs:

@@ -1,14 +1,16 @@
-"""Makes the pictures of the gallery: runs the command of each page, and photographs a figure of what it writes.
+"""Makes the pictures of the gallery and the README: runs the command of each, and photographs a figure of its page.
 
-    python docs/gallery/make.py [NAME ...]
+    make gallery, or python docs/gallery/make.py [NAME ...]
 
-Needs `pip install '.[figures]'`, and Chrome or Chromium. Pages that are in `reports/` already are not made again.
+Without names it makes those that are older than the code of the pages or than their scenario (`stale`). Trials that an
+earlier run has finished are not trained again. Needs `pip install '.[figures]'`, and Chrome or Chromium.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import io
 import json
 import shlex
@@ -17,10 +19,12 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from choreographer import Browser
-from PIL import Image
+from sfl_sim.scenario.files import scenario_file, scenario_names
 
 HERE = Path(__file__).parent
+PACKAGE = HERE.parents[1] / "sfl_sim"
+MADE = HERE / "made.json"
+"""The `digest` with which each picture was made."""
 CUTS = "--vary model.cut=all --vary clients.network.scale=0.1,0.3,1,3,10,30,100"
 WIDTH_PX = 1100
 PATIENCE_S, SETTLE_S = 60, 5
@@ -70,8 +74,27 @@ PICTURES = {
 }
 
 
+def digest(picture: Picture) -> str:
+    """Return 16 hex digits of what decides how a picture looks: its command, its scenario, and the code of pages."""
+    words = [word.removeprefix("reports/") for word in shlex.split(picture.command)]
+    scenario = scenario_file(next(word for word in words if word in scenario_names()))
+    kinds = "report/**/*.py", "report/templates/*", "features/*/page.py", "features/*/figures.py"
+    code = sorted(path for kind in kinds for path in PACKAGE.glob(kind))
+    parts = [repr(picture).encode(), *(path.read_bytes() for path in [scenario, *code])]
+    return hashlib.blake2b(b"\0".join(parts), digest_size=8).hexdigest()
+
+
+def stale() -> list[str]:
+    """Return the names of the pictures that were made with other code or another scenario, or were not made."""
+    made = json.loads(MADE.read_text()) if MADE.exists() else {}
+    return [name for name, picture in PICTURES.items() if made.get(name) != digest(picture)]
+
+
 async def photograph(picture: Picture, to: Path) -> None:
     """Write the part of a page below a heading as PNG."""
+    from choreographer import Browser
+    from PIL import Image
+
     async with Browser() as browser:
         tab = await browser.create_tab(Path("reports", picture.page).resolve().as_uri())
         window = {"width": WIDTH_PX, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
@@ -91,7 +114,12 @@ async def photograph(picture: Picture, to: Path) -> None:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or PICTURES:
-        if not Path("reports", PICTURES[name].page).exists():
-            subprocess.run(shlex.split(PICTURES[name].command), check=True)
-        asyncio.run(photograph(PICTURES[name], HERE / f"{name}.png"))
+    done: set[str] = set()
+    for name in sys.argv[1:] or stale():
+        picture = PICTURES[name]
+        if picture.command not in done:
+            subprocess.run(shlex.split(picture.command), check=True)
+            done.add(picture.command)
+        asyncio.run(photograph(picture, HERE / f"{name}.png"))
+        made = json.loads(MADE.read_text()) if MADE.exists() else {}
+        MADE.write_text(json.dumps(dict(sorted({**made, name: digest(picture)}.items())), indent=2) + "\n")
