@@ -91,7 +91,10 @@ SCENARIO_INTRO = """# Scenario keys
 Every key of a scenario file, with its default, its unit and an example. `sfl-sim list schema` prints the same as a JSON
 Schema, with which editors complete and check. A dot leads into a section: `train.rounds` in a grid or after `--set` is
 the key `rounds` of the section `train`. Keys that do not exist, and values that do not fit, are errors."""
-TABLE = "| key | default | what it is | example |\n|---|---|---|---|"
+TABLE = "| key and default | what it is |\n|---|---|"
+FILTERED = '<div class="filtered" data-ask="{}" markdown="1">'
+"""Begins what docs/filter.js lets a reader search; a folded section ends with `FOLDED_END`."""
+FOLDED, FOLDED_END = '<details markdown="1"><summary>{}</summary>', "</details>"
 COMMANDS_INTRO = """# Commands
 
 What `sfl-sim COMMAND --help` says. `sfl-sim SCENARIO.yaml` is short for `sfl-sim run SCENARIO.yaml`.
@@ -106,14 +109,29 @@ def scenario_page() -> str:
     examples = EXAMPLES | given
     world = ", ".join(f"`{key}`" for key, who in DECIDED.items() if who is Decided.BY_THE_WORLD)
     lines = [SCENARIO_INTRO, "", f"A what-if has no best value of what the world decides: {world}."]
+    lines += ["", FILTERED.format("Filter keys: words of the key or of its meaning")]
+    by_top: dict[str, list[tuple[str, str, dict[str, Any]]]] = defaultdict(list)
     for name, about, keys in sections_of("", schema, schema):
-        lines += ["", f"## {name or 'Top level'}", "", about, "", TABLE]
-        for key, node in keys.items():
-            example = example_of(f"{name}.{key}".lstrip("."), node, examples)
-            lines.append(f"| `{key}` | {default_of(node)} | {what_is(key, node, schema)} | {example} |")
-        if name == "method":
-            lines += ["", *method_lines(method_options())]
-    return "\n".join(lines)
+        by_top[re.split("[.:]", name)[0]].append((name, about, keys))
+    for top, sections in by_top.items():
+        lines += ["", f"## {top or 'Top level'}", "", sections[0][1]]
+        n_keys = sum(len(keys) for _, _, keys in sections)
+        of_methods = ", and the options of methods" * (top == "method")
+        lines += ["", FOLDED.format(f"{n_keys} key{'s' * (n_keys > 1)}{of_methods}")]
+        for name, about, keys in sections:
+            lines += ["", f"### {name}", "", about] * (name != top)
+            lines += ["", TABLE, *(row_of(name, key, node, schema, examples) for key, node in keys.items())]
+            if name == "method":
+                lines += ["", *method_lines(method_options())]
+        lines += ["", FOLDED_END]
+    return "\n".join([*lines, "", "</div>"])
+
+
+def row_of(section: str, key: str, node: dict[str, Any], schema: dict[str, Any], examples: dict[str, Any]) -> str:
+    """Return the row of a key: its name above its default, and what it is above an example."""
+    example = example_of(f"{section}.{key}".lstrip("."), node, examples)
+    shown = f"<br>For example {example}" * bool(example)
+    return f"| `{key}`<br>{default_of(node)} | {what_is(key, node, schema)}{shown} |"
 
 
 def sections_of(name: str, node: dict[str, Any], schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -189,7 +207,7 @@ def what_is(key: str, node: dict[str, Any], schema: dict[str, Any]) -> str:
     if not about:
         raise LookupError(f"the scenario key {key} has no description")
     unit = next((unit for end, unit in UNITS.items() if key.endswith(end)), "")
-    allowed = [value for member in members(node, schema) for value in member.get("enum", [])]
+    allowed = dict.fromkeys(value for member in members(node, schema) for value in member.get("enum", []))
     parts = [about, f"Unit: {unit}." if unit else "", f"One of {', '.join(map(code, allowed))}." if allowed else ""]
     return " ".join(filter(None, parts)).replace("|", "\\|")
 
@@ -197,11 +215,11 @@ def what_is(key: str, node: dict[str, Any], schema: dict[str, Any]) -> str:
 def method_lines(options: dict[str, Any]) -> Iterator[str]:
     """Yield what the options of each method are, with their defaults."""
     yield "Options that a method adds to this section:\n"
-    yield "| method | option | default | what it is |\n|---|---|---|---|"
+    yield "| option and default | what it is |\n|---|---|"
     for name, schema in options.items():
         for key, node in schema.get("properties", {}).items():
             about = what_is(key, node, schema)
-            yield f"| [{name}](../methods/{page_of(name)}) | `{key}` | {default_of(node)} | {about} |"
+            yield f"| [{name}](../methods/{page_of(name)})<br>`{key}`<br>{default_of(node)} | {about} |"
 
 
 @cache
@@ -281,13 +299,23 @@ def inside_page() -> str:
 
 
 def methods_table() -> str:
-    """Write the table of methods, from docstrings and traits."""
-    lines = ["| method | what it does | " + " | ".join(TRAITS) + " |", "|---" * (2 + len(TRAITS)) + "|"]
-    for name, kind in METHODS.items():
-        about = (inspect.getdoc(kind) or "").partition("\n")[0].removesuffix(".")
-        marks = ["✓" if holds(kind) else "" for holds in TRAITS.values()]
-        lines.append(f"| [{name}]({page_of(name)}) | {about} | {' | '.join(marks)} |")
-    return "\n".join(lines)
+    """Write tables of methods, one for each family of the site's menu, from docstrings and traits."""
+    lines = [FILTERED.format("Filter methods: words of the name, the description or a trait")]
+    for family, pages in families().items():
+        named = {name: kind for name, kind in METHODS.items() if page_of(name).partition("#")[0] in pages}
+        lines += ["", f"### {family}", "", "| method | what it does |", "|---|---|"] * bool(named)
+        for name, kind in named.items():
+            about = (inspect.getdoc(kind) or "").partition("\n")[0]
+            traits = ", ".join(trait for trait, holds in TRAITS.items() if holds(kind))
+            lines.append(f"| [{name}]({page_of(name)}) | {about}<br>*{traits or 'none of the traits'}* |")
+    return "\n".join([*lines, "", "</div>"])
+
+
+def families() -> dict[str, list[str]]:
+    """Return the groups of the menu below Methods, each with its pages in docs/methods."""
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    (methods,) = (entry["Methods"] for entry in yaml.safe_load(menu) if "Methods" in entry)
+    return {name: [Path(page).name for page in pages] for group in methods[1:] for name, pages in group.items()}
 
 
 def table_in_words(table: StoredTable) -> str:

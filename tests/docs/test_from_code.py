@@ -5,6 +5,7 @@ import re
 
 import from_code
 import pytest
+from browser import needs_browser, open_pages
 from typer.main import get_command
 
 from sfl_sim.cli import app
@@ -12,6 +13,8 @@ from sfl_sim.methods import METHODS
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
 from sfl_sim.store.schema import tables
 from sfl_sim.studies.laws import LAWS
+
+markdown = pytest.importorskip("markdown")
 
 
 def test_every_method_leads_to_a_heading():
@@ -22,7 +25,51 @@ def test_every_method_leads_to_a_heading():
 
 
 def test_every_scenario_key_has_a_meaning_and_an_example():
-    assert "| `rounds` |" in from_code.scenario_page()
+    assert "\n| `rounds`<br>`" in from_code.scenario_page()
+
+
+def test_every_method_is_in_a_family_of_the_menu():
+    named = re.findall(r"^\| \[(\w+)\]", from_code.methods_table(), re.MULTILINE)
+    assert sorted(named) == sorted(METHODS)
+
+
+WATCH = """<script>
+addEventListener("load", () => {
+  const input = document.querySelector(".filter input");
+  const shown = (words) => {
+    input.value = words;
+    input.dispatchEvent(new Event("input"));
+    const visible = (elements) => [...elements].filter((element) => element.checkVisibility());
+    return {
+      keys: visible(document.querySelectorAll("tbody tr")).map((row) => row.querySelector("code, a").textContent),
+      headings: visible(document.querySelectorAll("h2, h3")).map((heading) => heading.textContent),
+      count: document.querySelector(".filter output").textContent,
+    };
+  };
+  parent.postMessage(JSON.stringify([shown(""), shown("clients.network scale"), shown("qqzz"), shown("")]), "*");
+});
+</script>"""
+
+
+@needs_browser
+@pytest.mark.parametrize("px", [1280, 390])
+def test_the_reference_of_keys_is_folded_and_a_filter_opens_what_it_finds(px, tmp_path):
+    body = markdown.markdown(from_code.scenario_page(), extensions=["tables", "md_in_html"])
+    style, script = ((from_code.DOCS / name).read_text(encoding="utf-8") for name in ("site.css", "filter.js"))
+    page = tmp_path / "keys.html"
+    page.write_text(f"<html><head></head><style>{style}</style><body>{body}<script>{script}</script></body></html>")
+
+    ((folded, found, nothing, again),) = open_pages([(page, px)], WATCH, tmp_path)
+
+    assert folded["keys"] == []
+    assert {"data", "clients", "train"} <= set(folded["headings"])
+    assert "scale" in found["keys"]
+    assert len(found["keys"]) < 6
+    assert {"clients", "clients.network"} <= set(found["headings"])
+    assert "data" not in found["headings"]
+    assert (nothing["keys"], nothing["headings"]) == ([], [])
+    assert re.fullmatch(r"0 of \d{3}", nothing["count"])
+    assert again == folded
 
 
 @pytest.mark.parametrize("kind", ["run", "serving", "whatif"])
