@@ -162,13 +162,14 @@ def convert(
     form: Annotated[
         str,
         typer.Argument(
-            help="hsdpa, pensieve, mahimahi, fcc, ucc_5g, mobiperf, fedscale_capacity, fedscale_behaviour or flash."
+            help="hsdpa, pensieve, mahimahi, fcc, ucc_5g, mobiperf, iperf3, speedtest, fedscale_capacity, "
+            "fedscale_behaviour or flash."
         ),
     ],
     files: Annotated[list[Path], typer.Argument(help="The files, or a folder of them.")],
     out: Annotated[Path, typer.Option(help="The folder to write the profiles to.")] = Path("converted"),
 ) -> None:
-    """Make profiles of links, devices and availability from measurements in the forms in which others publish them.
+    """Make profiles of links, devices and availability from measurements that others publish, or from your own.
 
     Example: sfl-sim devices convert mahimahi Verizon-LTE-driving.up Verizon-LTE-driving.down --out verizon
     """

@@ -1,4 +1,4 @@
-"""Published measurements as profiles: links, devices and availability in the forms in which others publish them."""
+"""Measurements as profiles: links, devices and availability as others publish them, and as own tools measure them."""
 
 from __future__ import annotations
 
@@ -186,6 +186,86 @@ def read_mobiperf(*files: Path) -> Iterator[ConvertedTable]:
         yield _links("links", rates_bps.get(True, either), rates_bps.get(False, either), 0.05)
 
 
+def read_iperf3(*files: Path) -> Iterator[ConvertedTable]:
+    """Read iperf3's JSON (--json, --json-stream): bit/s of each interval, up from a client, down with --reverse.
+
+    Where intervals of two directions end at other times, each piece has the rates of the intervals around it.
+    """
+    found: dict[str, tuple[FloatArray, FloatArray]] = {}
+    for file in dict.fromkeys(files):
+        for direction, sums in _iperf3_sums(file).items():
+            if direction in found:
+                raise ValueError(f"{', '.join(path.name for path in files)}: both go {direction}; one needs --reverse")
+            ends_s = np.cumsum([float(each["seconds"]) for each in sums])
+            found[direction] = ends_s, np.array([float(each["bits_per_second"]) for each in sums])
+    if not found:
+        return
+    ups, downs = (found.get(direction, next(iter(found.values()))) for direction in ("up", "down"))
+    ends_s = np.union1d(ups[0], downs[0])
+    ends_s = ends_s[ends_s <= min(ups[0][-1], downs[0][-1])]
+    up_bps, down_bps = (rates[np.searchsorted(own_s, ends_s)] for own_s, rates in (ups, downs))
+    yield _trace(_without_direction(files[0]), np.diff(ends_s, prepend=0.0), up_bps, down_bps)
+
+
+def _iperf3_sums(file: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the sums over streams of each interval, by direction, without those that --omit leaves out."""
+    found = _json(file)
+    events = [(each["event"], each["data"]) for each in found if "event" in each]
+    told = next((each for each in found if "intervals" in each), {})
+    start = next((data for event, data in events if event == "start"), told.get("start", {}))
+    intervals = [data for event, data in events if event == "interval"] or told.get("intervals", [])
+    error = next((data for event, data in events if event == "error"), told.get("error"))
+    if error and not intervals:
+        raise ValueError(f"iperf3 says: {error}")
+    goes_down = bool(start.get("test_start", {}).get("reverse"))
+    by_name = {"sum": "down" if goes_down else "up", "sum_bidir_reverse": "up" if goes_down else "down"}
+    sums = {
+        direction: [each[name] for each in intervals if name in each and not each[name].get("omitted")]
+        for name, direction in by_name.items()
+    }
+    return {direction: each for direction, each in sums.items() if each}
+
+
+SPEEDTEST_CLI = ("server id", "sponsor", "server name", "timestamp", "distance", "ping", "download", "upload", "share",
+                 "ip address")  # fmt: skip
+"""Columns of speedtest-cli, which names them only if it is asked."""
+
+
+SPEEDTEST_UNITS = {
+    "avg_d_kbps": (1000.0, "avg_u_kbps", "avg_d_kbps"),
+    "download bytes": (8.0, "upload", "download"),
+    "sponsor": (1.0, "upload", "download"),
+}
+"""By a column that tells forms of CSV apart: bit/s in a unit of its rates, and the columns of up and down."""
+
+
+def read_speedtest(*files: Path) -> Iterator[ConvertedTable]:
+    """Read tests as JSON or CSV: of Ookla's program (bytes/s), of speedtest-cli (bit/s), of Ookla's tiles (kbit/s).
+
+    Tests that failed in a direction are left out; a tile counts once.
+    """
+    tests = pd.concat([_speed_tests(file) for file in files])
+    tests = tests[(tests["up"] > 0) & (tests["down"] > 0)]
+    if len(tests):
+        yield _links("links", tests["up"].tolist(), tests["down"].tolist(), 0.05)
+
+
+def _speed_tests(file: Path) -> pd.DataFrame:
+    """Return a row of bit/s, `up` and `down`, for each test in a file."""
+    text = file.read_text(encoding="utf-8").strip()
+    if text[:1] in ("{", "["):
+        pairs = [(each["upload"], each["download"]) for each in _json(file) if {"upload", "download"} <= each.keys()]
+        rates = [[8 * one["bandwidth"] if isinstance(one, dict) else one for one in pair] for pair in pairs]
+        return pd.DataFrame(rates, columns=["up", "down"], dtype=float)
+    has_names = "download" in (first := text.partition("\n")[0].lower()) or "_kbps" in first
+    rows = pd.read_csv(file, names=None if has_names else [*SPEEDTEST_CLI])
+    rows.columns = rows.columns.str.strip().str.lower()
+    for mark, (factor, up, down) in SPEEDTEST_UNITS.items():
+        if {mark, up, down} <= {*rows.columns}:
+            return pd.DataFrame({"up": factor * rows[up], "down": factor * rows[down]}, dtype=float)
+    raise ValueError(f"needs the columns of a known speed test: {', '.join(map(str, SPEEDTEST_UNITS))}, ...")
+
+
 def _json(file: Path) -> list[dict[str, Any]]:
     text = file.read_text(encoding="utf-8")
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
@@ -196,7 +276,9 @@ def _json(file: Path) -> list[dict[str, Any]]:
             raise
         error.line = None
         found = [parsed_json(line, file, number) for number, line in lines]  # one object a line
-    return found if isinstance(found, list) else list(found.values()) if "type" not in found else [found]
+    if isinstance(found, list):
+        return found
+    return list(found.values()) if all(isinstance(value, dict) for value in found.values()) else [found]
 
 
 def _links(name: str, up_bps: Sequence[float], down_bps: Sequence[float], step: float) -> ConvertedTable:
@@ -296,10 +378,10 @@ def _as_one(files: Sequence[Path]) -> list[tuple[Path, ...]]:
 
 
 def _in_pairs(files: Sequence[Path]) -> list[tuple[Path, ...]]:
-    """Pair the files NAME.up and NAME.down, or NAME_up and NAME_down; one alone stands for both directions."""
+    """Pair the files NAME.up and NAME.down, or NAME_up and NAME_down, with their ending; one alone stands for both."""
     pairs: dict[str, dict[str, Path]] = defaultdict(dict)
     for file in files:
-        text = file.name.removesuffix(".txt").removesuffix(".csv").removesuffix(".com")
+        text = file.name.removesuffix(".txt").removesuffix(".csv").removesuffix(".com").removesuffix(".json")
         pairs[_without_direction(file)]["down" if text.endswith("down") else "up"] = file
     return [
         (pair.get("up", next(iter(pair.values()))), pair.get("down", next(iter(pair.values()))))
@@ -309,7 +391,7 @@ def _in_pairs(files: Sequence[Path]) -> list[tuple[Path, ...]]:
 
 def _without_direction(file: Path) -> str:
     name = file.name
-    for end in (".txt", ".csv", ".com", "up", "down", ".", "_", "-"):
+    for end in (".txt", ".csv", ".com", ".json", "up", "down", ".", "_", "-"):
         name = name.removesuffix(end)
     return name
 
@@ -335,6 +417,10 @@ FORMS = {
     "fcc": Form(read_fcc, _as_one, "rows of a unit one after another, 5 s each"),
     "ucc_5g": Form(read_ucc_5g, _alone, "kbit/s, each row until the next; rows without a rate left out"),
     "mobiperf": Form(read_mobiperf, _as_one, "quantiles of the mean rates of TCP tests, by direction"),
+    "iperf3": Form(read_iperf3, _in_pairs, "bit/s of each interval; a single direction stands for both"),
+    "speedtest": Form(
+        read_speedtest, _as_one, "quantiles by direction of bytes/s (Ookla), bit/s (speedtest-cli) or kbit/s (tiles)"
+    ),
     "fedscale_capacity": Form(
         read_fedscale_capacity, _alone, "ms an image taken for MobileNet-V2's; one rate for both directions"
     ),

@@ -99,6 +99,78 @@ def test_mobiperfs_tests_become_quantiles_by_direction(tmp_path: Path, as_lines:
     assert set(links["downlink_bps"]) == {8e6}
 
 
+def iperf3(*intervals: tuple[float, float], reverse: int = 0, **more: list[tuple[float, float]]) -> str:
+    """What `iperf3 --json` of version 3.6 prints, of seconds and bit/s of its intervals."""
+    described = []
+    for i in range(len(intervals)):
+        sums = {"sum": intervals[i], **{name: each[i] for name, each in more.items()}}
+        described.append(
+            {"streams": [{"socket": 5, "start": 0}]}
+            | {name: {"seconds": s, "bits_per_second": bps, "omitted": i == 0} for name, (s, bps) in sums.items()}
+        )
+    start = {"version": "iperf 3.6", "test_start": {"protocol": "TCP", "num_streams": 1, "reverse": reverse}}
+    return json.dumps({"start": start, "intervals": described, "end": {"sum_sent": {"bits_per_second": 1.0}}})
+
+
+def test_iperf3_has_a_file_for_each_direction_whose_intervals_may_end_at_other_times(tmp_path: Path) -> None:
+    """The first interval is left out by --omit."""
+    up, down = iperf3((1, 9.0), (1, 2e6), (2, 4e6)), iperf3((1, 9.0), (1.5, 1e7), (2, 3e7), reverse=1)
+    assert pieces(made("iperf3", tmp_path, home_up__json=up, home_down__json=down)["home"]) == [
+        (0, 2e6, 1e7), (1, 4e6, 1e7), (1.5, 4e6, 3e7), (3, 2e6, 1e7),
+    ]  # fmt: skip
+
+
+def test_two_files_of_one_direction_are_no_pair(tmp_path: Path) -> None:
+    up = iperf3((1, 9.0), (1, 2e6))
+    with pytest.raises(ScenarioError, match="both go up; one needs --reverse"):
+        made("iperf3", tmp_path, home_up__json=up, home_down__json=up)
+
+
+def test_iperf3_in_both_directions_at_once_or_as_a_stream_of_lines_is_read_too(tmp_path: Path) -> None:
+    both = iperf3((1, 9.0), (1, 2e6), sum_bidir_reverse=[(1, 9.0), (1, 8e6)])
+    assert pieces(made("iperf3", tmp_path, home__json=both)["home"]) == [(0, 2e6, 8e6), (1, 2e6, 8e6)]
+    whole = json.loads(iperf3((1, 9.0), (1, 3e6), reverse=1))
+    events = [("start", whole["start"]), *(("interval", each) for each in whole["intervals"]), ("end", whole["end"])]
+    lines = "\n".join(json.dumps({"event": event, "data": data}) for event, data in events)
+    assert pieces(made("iperf3", tmp_path, lines__json=lines)["lines"]) == [(0, 3e6, 3e6), (1, 3e6, 3e6)]
+
+
+SPEED_TESTS = {
+    "ookla__json": json.dumps(
+        {"type": "result", "timestamp": "2026-11-29T10:00:00Z", "ping": {"jitter": 0.8, "latency": 8.9},
+         "download": {"bandwidth": 1_000_000, "bytes": 9_000_000, "elapsed": 9000},
+         "upload": {"bandwidth": 250_000, "bytes": 2_500_000, "elapsed": 10000}, "packetLoss": 0}
+    ),
+    "ookla__csv": '"server name","server id","idle latency","idle jitter","packet loss","download","upload",'
+    '"download bytes","upload bytes"\n"Berlin","1","8.9","0.8","0","1000000","250000","9000000","2500000"\n',
+    "cli__json": json.dumps(
+        {"download": 8e6, "upload": 2e6, "ping": 27.1, "server": {"id": "1", "sponsor": "A"}, "share": None}
+    ),
+    "cli__csv": "Server ID,Sponsor,Server Name,Timestamp,Distance,Ping,Download,Upload,Share,IP Address\n"
+    '1,"A, Inc.",Berlin,2026-11-29T10:00:00Z,32.1,27.1,8000000.0,2000000.0,,\n'
+    "1,A,Berlin,2026-11-29T11:00:00Z,0,0,0,0,,\n",
+    "plain__csv": '1,"A, Inc.",Berlin,2026-11-29T10:00:00Z,32.1,27.1,8000000.0,2000000.0,,\n',
+    "tiles__csv": "quadkey,avg_d_kbps,avg_u_kbps,avg_lat_ms,tests,devices\n0231,8000,2000,40,3,2\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPEED_TESTS)
+def test_every_form_of_speed_tests_has_its_own_unit(tmp_path: Path, name: str) -> None:
+    """All say 8 Mbit/s down and 2 up; a test that failed is left out."""
+    links = made("speedtest", tmp_path, **{name: SPEED_TESTS[name]})["links"]
+    assert set(links["uplink_bps"]) == {2e6}
+    assert set(links["downlink_bps"]) == {8e6}
+
+
+def test_several_speed_tests_become_quantiles_that_a_scenario_draws_from(tmp_path: Path) -> None:
+    slow = json.dumps({"download": 4e6, "upload": 1e6, "ping": 30})
+    made("speedtest", tmp_path, a__json=slow, b__csv=SPEED_TESTS["cli__csv"])
+    links = pd.read_csv(tmp_path / "out" / "links.csv", comment="#")
+    assert links.iloc[[0, 10, 20], 1:].to_numpy().tolist() == [[1e6, 4e6], [1.5e6, 6e6], [2e6, 8e6]]
+    uplinks, *_ = draw_links(3, stream(0, ""), NetworkSection(profile=str(tmp_path / "out" / "links.csv")))
+    assert len(uplinks) == 3
+
+
 def test_fedscales_pickles_give_devices_links_and_stays(tmp_path: Path) -> None:
     capacity = pickle.dumps(
         {1: {"computation": 50.0, "communication": 1000.0}, 2: {"computation": 150, "communication": 9e3}}
@@ -159,6 +231,10 @@ def test_a_scenario_takes_what_was_converted(tmp_path: Path) -> None:
         ("ucc_5g", "Timestamp\n3\n", "cannot be read as ucc_5g"),
         ("mobiperf", "{", "1: is not JSON"),
         ("mobiperf", "[]", "nothing of the form mobiperf in it"),
+        ("iperf3", '{"start": {}, "intervals": [], "error": "unable to connect"}', "iperf3 says: unable to connect"),
+        ("iperf3", "{}", "nothing of the form iperf3 in it"),
+        ("speedtest", "a,download\n1,2\n", "needs the columns of a known speed test: avg_d_kbps"),
+        ("speedtest", '{"error": "offline"}', "nothing of the form speedtest in it"),
         ("fedscale_capacity", "no pickle", "cannot be read as fedscale_capacity"),
         ("fedscale_behaviour", pickle.dumps([1]), "holds no mapping of clients"),
         ("flash", "[]", "cannot be read as flash"),
