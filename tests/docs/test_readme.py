@@ -25,6 +25,10 @@ def block(language, containing):
     return next(text for text in blocks if containing in text)
 
 
+def test_the_readme_stays_short():
+    assert len(README.splitlines()) <= 150
+
+
 def test_the_scenario_explained_line_by_line_is_the_shipped_one():
     shown = parse(yaml.safe_load(block("yaml", "name: heterogeneous_bw")))
     shipped = load(ROOT / "scenarios" / "heterogeneous_bw.yaml")
