@@ -46,7 +46,7 @@ class _Transfer:
         bits: that it had left at `since_s`.
         ends_s: instant at which its last bit has passed, if it moves at its own limit.
         mark: else, the bits that its path has given to each by then.
-        changes_s: the earliest instant, of those that it does not share with its path, at which it or its limit ends.
+        changes_s: the instant of `next_s` that is foreseen.
     """
 
     number: int
@@ -74,6 +74,10 @@ class _Transfer:
             return max(0.0, self.bits - self.limit_bps * (now_s - self.since_s))
         return max(0.0, self.mark - self.path.given_bits(now_s))
 
+    def next_s(self, now_s: float) -> float:
+        """Return the earliest instant at which it or its limit ends, of those that it does not share with its path."""
+        return min(self.ends_s, self.until_s, self.limit_ends_s)
+
     def is_done(self, now_s: float, done_s: float) -> bool:
         return (self.ends_s if self.mark is None else self.path.gives_s(self.mark, now_s)) <= done_s
 
@@ -97,7 +101,7 @@ class _Path:
         moving: the messages by their limit, in units: (limit, number, message).
         n_held, held: the number of those that move at their own limits, and the sum of these.
         marks: a heap of the ends of the others, (mark, number, message), and of some that have become invalid.
-        changes_s: the next of these ends.
+        changes_s: the instant of `next_s` that is foreseen.
     """
 
     def __init__(self, number: int, edges: tuple[int, ...]) -> None:
@@ -106,7 +110,7 @@ class _Path:
         self.n_held = self.held = 0
         self.marks: list[tuple[float, int, _Transfer]] = []
         self.changes_s = inf
-        self.level_bps = self._given_bits = self._since_s = 0.0
+        self.level = self.level_bps = self._given_bits = self._since_s = 0.0
 
     def given_bits(self, now_s: float) -> float:
         return self._given_bits + self.level_bps * (now_s - self._since_s)
@@ -138,11 +142,11 @@ class _Path:
         message.mark = self.given_bits(now_s) + bits
         heappush(self.marks, (message.mark, message.number, message))
 
-    def next_mark(self) -> float:
-        """Return the lowest mark of a message that moves at the level."""
+    def next_s(self, now_s: float) -> float:
+        """Return the next instant at which a message ends that moves at the level."""
         while self.marks and self.marks[0][2].mark != self.marks[0][0]:
             heappop(self.marks)
-        return self.marks[0][0] if self.marks else inf
+        return self.gives_s(self.marks[0][0], now_s) if self.marks else inf
 
     def rise_to(self, level: float) -> None:
         """Count those as held whose limits are at most `level`, in units."""
@@ -156,9 +160,9 @@ class _Path:
 
     def set_level(self, level: float, n_held: int, now_s: float) -> list[_Transfer]:
         """Let messages move at a new `level`, in units, of which `n_held` were held; gives those that change."""
-        level_bps = 0.0 if level == inf else level / UNITS_PER_BPS
-        if level_bps != self.level_bps:
-            self._given_bits, self._since_s, self.level_bps = self.given_bits(now_s), now_s, level_bps
+        if level != self.level:
+            self._given_bits, self._since_s, self.level = self.given_bits(now_s), now_s, level
+            self.level_bps = 0.0 if level == inf else level / UNITS_PER_BPS
         held, free = self.moving[n_held : self.n_held], self.moving[self.n_held : n_held]
         for *_, message in held:
             message.keep_to_limit(now_s, message.bits_left(now_s))
@@ -193,6 +197,8 @@ class SharedLinks:
         """Paths whose messages or limits have changed since rates were set."""
         self._changes: list[tuple[float, int, _Transfer | _Path]] = []
         """A heap of instants, of which those are valid that still stand in `changes_s`."""
+        self._alone: dict[int, float] = {}
+        """Levels of edges as `fair_levels` knows them."""
         self._many = 1000
         self._numbers = count()
         self._settling: simpy.Event | None = None
@@ -244,7 +250,7 @@ class SharedLinks:
         message.renew_limit(now_s)
         message.path.add(message, now_s, bits)
         self._touched[message.path] = None
-        self._foresee(message)
+        self._foresee(message, now_s)
 
     def _remove(self, message: _Transfer) -> None:
         path = message.path
@@ -271,10 +277,8 @@ class SharedLinks:
         if message.started_s == inf:
             self._end(message, 0.0)
 
-    def _foresee(self, message: _Transfer) -> None:
-        self._change_by(message, min(message.ends_s, message.until_s, message.limit_ends_s))
-
-    def _change_by(self, it: _Transfer | _Path, at_s: float) -> None:
+    def _foresee(self, it: _Transfer | _Path, now_s: float) -> None:
+        at_s = it.next_s(now_s)
         if at_s != it.changes_s:
             it.changes_s = at_s
             if at_s < inf:
@@ -325,7 +329,7 @@ class SharedLinks:
             it.changes_s = inf
             if isinstance(it, _Path):
                 self._touched[it] = None
-                while it.gives_s(it.next_mark(), now_s) <= done_s:
+                while it.next_s(now_s) <= done_s:
                     over[heappop(it.marks)[2]] = None
             elif it.until_s <= done_s or it.is_done(now_s, done_s):
                 over[it] = None
@@ -336,34 +340,35 @@ class SharedLinks:
         return over
 
     def _share(self, now_s: float) -> None:
-        paths = self._depending()
-        self._touched = {}
+        for edge in chain.from_iterable(path.edges for path in self._touched):
+            self._alone.pop(edge, None)
+        paths, touched, self._touched = self._depending(), self._touched, {}
         was_held = [path.n_held for path in paths]
-        for path, n_held, level in zip(paths, was_held, fair_levels(paths, self._capacity), strict=True):
-            for message in path.set_level(level, n_held, now_s):
-                self._foresee(message)
-            self._change_by(path, path.gives_s(path.next_mark(), now_s))
+        levels = fair_levels(paths, self._capacity, self._alone)
+        for path, n_held, level in zip(paths, was_held, levels, strict=True):
+            if level != path.level or path in touched:
+                for message in path.set_level(level, n_held, now_s):
+                    self._foresee(message, now_s)
+                self._foresee(path, now_s)
 
     def _depending(self) -> list[_Path]:
         """Return the paths whose levels depend on those that were touched, themselves included if they are used."""
-        paths = dict(self._touched)
-        edges = dict.fromkeys(chain.from_iterable(path.edges for path in paths))
-        waiting = list(edges)
-        while waiting:
-            for path in self._over[waiting.pop()]:
-                if path not in paths:
-                    paths[path] = None
-                    new = [edge for edge in path.edges if edge not in edges]
-                    edges |= dict.fromkeys(new)
-                    waiting += new
-        return [path for path in paths if path.moving]
+        paths, edges = dict(self._touched), set[int]()
+        waiting = list(paths)
+        for path in waiting:
+            for edge in set(path.edges) - edges:
+                edges.add(edge)
+                new = [other for other in self._over[edge] if other not in paths]
+                waiting += new
+                paths |= dict.fromkeys(new)
+        return [path for path in waiting if path.moving]
 
 
 def _way(link: Link) -> tuple[int | None, int | None, str, str]:
     return link.uplink_of, link.downlink_of, link.server, link.tier
 
 
-def fair_levels(paths: Sequence[_Path], capacity: Sequence[int]) -> list[float]:
+def fair_levels(paths: Sequence[_Path], capacity: Sequence[int], alone: dict[int, float]) -> list[float]:
     """Give the level of each path that makes rates max-min fair: none can grow but at the cost of one not faster.
 
     Progressive filling (Bertsekas and Gallager, Data Networks, 2nd ed., section 6.5.2): the rates of all messages rise
@@ -372,31 +377,33 @@ def fair_levels(paths: Sequence[_Path], capacity: Sequence[int]) -> list[float]:
     Args:
         paths: whose messages share edges; an edge listed twice counts twice. They count as held who are at the end.
         capacity: of each edge, in units.
+        alone: the levels at which edges are full if no other one is, if known; those that were unknown are added.
     """
-    levels: dict[_Path, float] = dict.fromkeys(paths, inf)
-    rising = defaultdict[int, list[_Path]](list)
+    over = defaultdict[int, list[_Path]](list)
     for path in paths:
         for edge in path.edges:
-            rising[edge].append(path)
-    free: dict[int, float] = {edge: capacity[edge] for edge in rising}
-    full: list[tuple[float, int]] = [
-        (0, edge) for edge in sorted(free)
-    ]  # a heap of levels below which an edge is not full
-    while full:
-        _, edge = heappop(full)
-        level = _level_when_full(rising[edge], free[edge])
+            over[edge].append(path)
+    for edge in over.keys() - alone.keys():
+        alone[edge] = _level_when_full(over[edge], capacity[edge])
+    free: dict[int, float] = {edge: capacity[edge] for edge in over}
+    full = sorted((alone[edge], edge) for edge in over if alone[edge] < inf)
+    levels: dict[_Path, float] = {}
+    while full and len(levels) < len(paths):
+        level, edge = heappop(full)
+        rising = [path for path in over[edge] if path not in levels]
+        if free[edge] < capacity[edge]:
+            level = _level_when_full(rising, free[edge])
         if full and inf > level > full[0][0]:
-            heappush(full, (level, edge))  # another one may be full before, which leaves more of this one
+            heappush(full, (level, edge))  # another edge is full before
         elif level < inf:
-            for path in dict.fromkeys(rising[edge]):
+            for path in dict.fromkeys(rising):
                 levels[path] = level
                 path.rise_to(level)
                 for passed in path.edges:
                     free[passed] -= path.held + (len(path.moving) - path.n_held) * level
-                    rising[passed].remove(path)
-    for path, level in levels.items():
-        path.rise_to(level)
-    return list(levels.values())
+    for path in paths:
+        path.rise_to(levels.setdefault(path, inf))
+    return [levels[path] for path in paths]
 
 
 def _level_when_full(paths: Sequence[_Path], capacity: float) -> float:
@@ -406,7 +413,10 @@ def _level_when_full(paths: Sequence[_Path], capacity: float) -> float:
     """
     n, level = sum(len(path.moving) for path in paths), -1.0
     while True:
-        n_free, left = n - sum(path.n_held for path in paths), capacity - sum(path.held for path in paths)
+        n_free, left = n, capacity
+        for path in paths:
+            n_free -= path.n_held
+            left -= path.held
         if not n_free and left >= 0:
             return inf
         next_level = max(capacity // n, left // n_free if n_free else 0)

@@ -301,7 +301,7 @@ def filled(paths, limits_bps, capacity_bps):
         insort(by_edges[edges].moving, (units(limit_bps), number, None))
     for path in by_edges.values():
         path.rise_to(units(3.0))
-    levels = fair_levels([*by_edges.values()], list(map(units, capacity_bps)))
+    levels = fair_levels([*by_edges.values()], list(map(units, capacity_bps)), {})
     level_bps = dict(zip(by_edges, [level / UNITS_PER_BPS for level in levels], strict=True))
     return [min(level_bps[edges], limit_bps) for edges, limit_bps in zip(paths, limits_bps, strict=True)]
 
