@@ -4,9 +4,10 @@
 
 SplitFedV2, in which the number of mini-batches per client keeps the number of operations about equal for all numbers of
 clients: by the event loop, and by recursion (`sim/array_clock.py`; the first round, in which the flow is recorded, and
-later ones) in arrival order and in cyclic order. Up to 1,000 clients the event loop also runs with access points, each
-of which 20 clients share. Each size runs in a process of its own, pinned to one core; seconds are CPU time of the
-process. For comparison: bare SimPy timeouts, and the same client loop with a heap and floats only.
+later ones) in arrival order and in cyclic order. Up to 1,000 clients the event loop also runs over shared links at
+MobiPerf's rates: one for all, and access points of 20 clients without and with a backhaul. Each size runs in a process
+of its own, pinned to one core; seconds are CPU time of the process. For comparison: bare SimPy timeouts, and the same
+client loop with a heap and floats only.
 
 Goals: event loop 200,000 operations/s at 1,000 clients and 80,000 at 100,000; recursion 5,000,000; 2 kB per idle
 client.
@@ -29,7 +30,11 @@ from benchmarks.options import options
 
 SIZES = [10, 100, 1_000, 100_000]
 OPERATIONS = 100_000  # 100,000 clients have 500,000
-SHARED = 5  # times fewer over shared links, which are ten times as slow
+SHARED = {
+    "one for all": lambda clients: {"access_points": 1, "capacity_bps": 2e7},
+    "access points": lambda clients: {"access_points": -(-clients // 20), "capacity_bps": 2e7},
+    "with a backhaul": lambda clients: {"access_points": -(-clients // 20), "capacity_bps": 2e7, "backhaul_bps": 2e8},
+}
 REPEATS = 3  # once with 100,000 clients, which take a minute
 
 
@@ -69,11 +74,11 @@ def measure(clients):
 
     found["event loop"] = speed(lambda: loop.run(flow(), 1), loop)
     if clients <= 1_000:
-        points = {"access_points": -(-clients // 20), "capacity_bps": 2e7}
-        shared = EventClock(
-            build_fleet(clients, 0, Clients(network={"shared": points}), Server()), Timing(), ORDERS["fcfs"]
-        )
-        found["event loop, shared links"] = speed(lambda: shared.run(flow(max(1, batches // SHARED)), 1), shared)
+        for name, links in SHARED.items():
+            network_of = Clients(network={"profile": "mobiperf", "shared": links(clients)})
+            shared = EventClock(build_fleet(clients, 0, network_of, Server()), Timing(), ORDERS["fcfs"])
+            run = partial(shared.run, flow(max(1, batches // 5)), 1)
+            found[f"event loop, shared links: {name}"] = speed(run, shared)
     for order, simulator in zip(("arrival", "cyclic"), foreseen, strict=True):
         again = partial(Clock(simulator).run, flow, 1, like="all")
         found[f"{order}, first"] = speed(again, simulator)
