@@ -39,6 +39,7 @@ bench:
 	python -m benchmarks.memory $(QUICK)
 	PYTHONPATH=tests/support python -m benchmarks.soak $(QUICK)
 	python -m benchmarks.clock $(QUICK)
+	python -m benchmarks.simgrid $(QUICK)
 	python -m benchmarks.live $(QUICK)
 
 peers-environment:
