@@ -147,7 +147,7 @@ class Following:
     def is_same(self, value: Symbol, tensor: Tensor | None) -> bool:
         """Return True if a value is a tensor of the module, changed in place at most."""
         node = value.node
-        while node.op != "get_attr" and _is_in_place(node.op, _name_of(node.target, node.args)):
+        while node.op != "get_attr" and is_in_place(node):
             node = node.args[0]
         return node is self._attributes.get(self._tensors.get(id(tensor), ""))
 
@@ -174,7 +174,7 @@ class Following:
         node = self._node(op, target, noted_args, noted_kwargs, examples, fixed)
         node.meta["shape_of"] = tuple(numbers_used) if fixed else ()
         node.meta["of_numbers"] = not fixed and op != "call_module" and any(map(_holds_numbers, numbers_used))
-        if _is_in_place(op, name):
+        if is_in_place(node):
             self._change_in_place(node, sources[0] if sources else None)
         return self._spread(node)
 
@@ -383,8 +383,11 @@ def _name_of(target: Any, args: Any) -> str:
     return str(args[1] if target is getattr else target if isinstance(target, str) else getattr(target, "__name__", ""))
 
 
-def _is_in_place(op: str, name: str) -> bool:
-    return (op != "call_module" and name.endswith("_") and not name.endswith("__")) or name in IN_PLACE
+def is_in_place(node: fx.Node) -> bool:
+    """Return True if an operation changes its first argument."""
+    name = _name_of(node.target, node.args)
+    named_so = name.endswith("_") and name not in ("and_", "or_") and not name.endswith("__")
+    return node.op != "call_module" and (named_so or name in IN_PLACE or node.kwargs.get("inplace") is True)
 
 
 def _holds_numbers(node: fx.Node) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -61,8 +62,8 @@ Left.__torch_function__ = classmethod(_refuse_in_torch)  # type: ignore[attr-def
 
 def attributes_of(module: nn.Module) -> dict[str, Any]:
     """Return copies of all plain attributes of the modules in `module`, by `layer.attribute`."""
-    memo = {id(inner) for inner in module.modules()}
-    return {key: _copied(inner.__dict__[name], memo) for key, inner, name in _slots(module)}
+    known = {id(held): name for name, held in (*module.named_modules(), *module.named_parameters())}
+    return {key: _copied(inner.__dict__[name], known) for key, inner, name in _slots(module)}
 
 
 def has_shapes_alone(module: nn.Module) -> bool:
@@ -90,10 +91,13 @@ def _slots(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
                 yield f"{path}.{name}" if path else name, inner, name
 
 
-def _copied(value: Any, seen: set[int], depth: int = 0) -> Any:
-    """Return what later changes in place of `value` do not reach; objects become their type and their attributes."""
-    if isinstance(value, nn.Parameter):  # which a module also keeps in a list, as recurrent layers do
-        return value
+def _copied(value: Any, known: Mapping[int, str], depth: int = 0) -> Any:
+    """Return what later changes in place of `value` do not reach; objects become their type and their attributes.
+
+    Modules and parameters that a list holds, too, as in recurrent layers, become the names that are `known` of them.
+    """
+    if id(value) in known:
+        return known[id(value)]
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
@@ -101,22 +105,24 @@ def _copied(value: Any, seen: set[int], depth: int = 0) -> Any:
     if isinstance(value, torch.Generator):
         return value.get_state()
     if isinstance(value, np.random.Generator):
-        return _copied(value.bit_generator.state, seen, depth + 1)
+        return _copied(value.bit_generator.state, known, depth + 1)
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, set):
         return set(value)
+    if isinstance(value, weakref.ref):
+        return _copied(value(), known, depth + 1)
     if isinstance(value, MethodType):  # which self.forward = self.fast_forward binds to each copy of a module
         return value.__func__
-    if isinstance(value, AS_THEY_ARE) or depth == DEEPEST or id(value) in seen:
+    if isinstance(value, AS_THEY_ARE) or depth == DEEPEST:
         return value
     if isinstance(value, list | tuple | deque):
-        return [_copied(item, seen, depth + 1) for item in value]
+        return [_copied(item, known, depth + 1) for item in value]
     if isinstance(value, dict):
-        return {key: _copied(item, seen, depth + 1) for key, item in value.items()}
+        return {key: _copied(item, known, depth + 1) for key, item in value.items()}
     if not hasattr(value, "__dict__"):
         return value
-    return type(value), _copied(vars(value), seen | {id(value)}, depth + 1)
+    return type(value), _copied(vars(value), {**known, id(value): ""}, depth + 1)
 
 
 def same(a: Any, b: Any) -> bool:

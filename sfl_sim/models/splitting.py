@@ -11,8 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from sfl_sim.models.following import BATCHES, Following
+from sfl_sim.models.following import BATCHES, Following, is_in_place
 
+VIEWS = {"view", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "expand", "unflatten",
+         operator.getitem}  # fmt: skip
+"""Methods whose results share memory with the tensor."""
 Modes = Mapping[str, tuple[bool, bool]]
 """Whether modules are in training when the network is, and when it is in evaluation, by path."""
 
@@ -73,7 +76,7 @@ class Layers:
             for source in set(node.all_input_nodes) & known:
                 uses[source] -= 1
             alive = {held for held in (*alive, node) if uses[held]}
-            if alive == {node} and node is not self._answer and _is_of_samples(node):
+            if alive == {node} and node is not self._answer and _is_of_samples(node) and not _is_changed(node):
                 stretches.append([])
         return [stretch for stretch in stretches if stretch]
 
@@ -262,6 +265,12 @@ def _innermost(module: nn.Module) -> list[str]:
 def _is_of_torch(module: nn.Module) -> bool:
     """Return True for a layer of torch, which is never followed; containers are."""
     return type(module).__module__.startswith("torch.nn.") and not isinstance(module, nn.Sequential)
+
+
+def _is_changed(node: fx.Node) -> bool:
+    """Return True if a tensor, or a view of it, is changed in place, which autograd forbids behind a cut."""
+    users = [user for user in node.users if user.args[:1] == (node,)]
+    return any(is_in_place(user) or (user.target in VIEWS and _is_changed(user)) for user in users)
 
 
 def _is_of_samples(node: fx.Node) -> bool:

@@ -316,6 +316,18 @@ def test_items_that_nobody_takes_may_be_fewer_next_time():
     assert difference(module, layers, torch.randn(3, 4), last_bits=0) is None
 
 
+def test_no_cut_lies_before_what_changes_its_input_in_place():
+    """Behind a cut it would be a leaf, which autograd lets nobody change."""
+
+    module = net(lambda self, x: self.fc(functional.relu(self.b(self.a(x).view(-1, 4).add_(1)), inplace=True)))
+    layers = sequence_of(module, (4,))
+    assert list(layers._modules) == ["a", "b", "fc"]
+    assert difference(module, layers, torch.randn(3, 4), last_bits=0) is None
+    x = torch.randn(3, 4)
+    for layer in layers:
+        x = layer(x.detach().requires_grad_())
+
+
 def test_what_goes_around_all_layers_is_named_with_the_layer():
     module = net(lambda self, x: self.fc(self.b(self.a(x))) * x.sum(1, keepdim=True))
     with pytest.raises(ScenarioError, match="as the samples are needed again behind 'fc'"):

@@ -389,3 +389,36 @@ def test_a_model_is_held_against_its_modules_with_tokens_that_it_knows():
     """Networks of transformers embed positions beside tokens, and more of them than they know tokens."""
     model = nn.Sequential(Embedded(), nn.Flatten(), nn.Linear(24, 3))
     network(model, (6,), 3, tokens=True).check_lending(last_bits=0)
+
+
+class Recurrent(nn.Module):
+    """Torch's recurrent layers hold their weights in lists, too."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.first, self.rows, self.last = nn.Linear(4, 4), kind(4, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.last(self.rows(self.first(x))[0][:, -1])
+
+
+class Listed(nn.Module):
+    """Its layers stand in a plain list, besides being attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(24, 3)
+        self.steps = [self.first, nn.Flatten(), self.last]
+
+    def forward(self, x):
+        for step in self.steps:
+            x = step(x)
+        return x
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN, Listed])
+def test_layers_and_weights_that_stand_in_a_list_too_are_no_state_of_their_own(kind):
+    torch.manual_seed(0)
+    net = network(Listed() if kind is Listed else Recurrent(kind), (6, 4), 3)
+    assert len(net) == (2 if kind is Listed else 3)
+    net.check_lending()
