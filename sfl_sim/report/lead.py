@@ -110,9 +110,11 @@ def lead(
     if len(known) == 1:
         return [Sentence(escape(f"The {compared.name} of ") + name(first[0]) + " is " + number(first[0]) + ".", facts)]
     if len(first) == len(known):
-        all_of_them = "Both" if len(known) == 2 else f"All {len(known)}"
-        same = escape(f"{all_of_them} {compared.noun}s have the same {compared.name}, ")
-        return [Sentence(same + number(first[0]) + ".", facts)]
+        each = few_of([name(label) for label in first])
+        who = escape(f"All {len(known)} {compared.noun}s") if len(known) > MAX_SPANS else each
+        return [
+            Sentence(capitalised(who + escape(f" have the same {compared.name}, ") + number(first[0])) + ".", facts)
+        ]
     alike, why = _not_told_apart(compared, {label: numbers[label] for label in known}, on_time, first)
     if alike:
         facts |= {"first": [], "not told apart": alike}
@@ -231,6 +233,10 @@ def best_along(
         return []
     spans = best_spans(numbers, alike)
     facts = {"spans": spans}
+    within = numbers <= (1 + alike) * np.fmin.reduce(numbers, axis=0)
+    ties = [rows[row] for row in np.flatnonzero(within[:, [*by_column]].all(axis=1))]
+    if len(ties) > 1:
+        return [Sentence(few_of(ties) + escape(f" are as good at every {axis}."), facts | {"alike": len(ties)})]
     if len(spans) == 1:
         close = f", or within {percent(alike, 0)} of it," if len({*by_column.values()}) > 1 else ""
         text = capitalised(rows[spans[0].row]) + escape(f" is the best {best}{close} at every {axis}.")

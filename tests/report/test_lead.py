@@ -38,7 +38,7 @@ def said(compared: Compared, numbers: dict[str, list[float]], **more: Any) -> le
         (ACCURACY, {"a": [0.5, 0.7], "b": [0.6, 0.8]}, {"first": ["b"], "next": "a", "ahead": 2}, ["70.0 %", "60.0 %"]),
         # What reads alike is equal: nobody leads by 0.2 ms in a minute.
         (ROUND, {"a": [60.0002], "b": [60], "c": [90]}, {"first": ["b", "a"], "next": "c"}, ["1 min"]),
-        (TIME, {"a": [60.0002], "b": [60]}, {"first": ["b", "a"]}, ["Both", "1 min"]),
+        (TIME, {"a": [60.0002], "b": [60]}, {"first": ["b", "a"]}, ["b and a have the same", "1 min"]),
         (TIME, {"a": [60, 80, 80], "b": [60.0002, 90, 90]}, {"ahead": 2, "level": 1}, ["2 of 3 seeds", "with 1"]),
         # A seed that misses the target is told, and one that has no number is left out.
         (TIME, {"a": [10, 20, NEVER], "b": [30, 40, NEVER]},
@@ -154,6 +154,12 @@ def test_the_same_best_everywhere_is_told_as_such_and_one_value_tells_nothing() 
     (sentence,) = along([[1.0, 1.0, 1.0], [2.0, 0.995, 2.0]])
     assert "within 1" in sentence.text
     assert along([[1.0, math.nan, math.nan], [2.0, math.nan, math.nan]]) == []
+
+
+def test_who_is_within_what_counts_as_equal_at_every_value_is_as_good() -> None:
+    (sentence,) = along([[1.0, 1.0, 1.0], [1.005, 1.0, 1.0]])
+    assert sentence.facts["alike"] == 2
+    assert "the best" not in sentence.text
 
 
 # Whom to choose

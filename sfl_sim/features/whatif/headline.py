@@ -158,7 +158,8 @@ def first_to_target(whatif: WhatIfFolder) -> list[Sentence]:
     if whatif.overlay.empty:
         return []
     here = whatif.overlay.astype({"target_accuracy": float, "time_to_accuracy_s": float})
-    here = here[here["valid"].astype(bool) & (here["target_accuracy"] > 0)]
+    valid = here.groupby(["series", *(axis.key for axis in whatif.axes)])["valid"].transform("all").astype(bool)
+    here = here[valid & (here["target_accuracy"] > 0)]
     if here.empty:
         return []
     seconds = _by_point(whatif, here.fillna({"time_to_accuracy_s": math.inf}), "time_to_accuracy_s")

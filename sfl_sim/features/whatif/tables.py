@@ -88,7 +88,9 @@ def overlay_table(question: Question, runs: Sequence[Path]) -> pd.DataFrame:
             problem = "has trained no configuration of this what-if: it differs in more than system, policy and cut"
             raise ScenarioError(problem, key="--run", found=str(run))
         rows += found
-    return pd.DataFrame(rows)
+    # A variant is repriced for the points of others, too: a point that was trained itself needs no such answer.
+    table, at = pd.DataFrame(rows), ["series", "seed", *(axis.key for axis in question.axes)]
+    return table.sort_values("valid", ascending=False, kind="stable").drop_duplicates(at).sort_index(ignore_index=True)
 
 
 def _of_run(question: Question, folder: Path) -> Iterator[dict[str, Any]]:

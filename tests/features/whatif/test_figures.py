@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from synthetic_whatif import BANDWIDTHS, CUTS, LAYERS, Vary, World, write_whatif
 
 from sfl_sim.features.whatif import figures as whatif_figures
+from sfl_sim.features.whatif.headline import first_to_target
 from sfl_sim.features.whatif.load import ShownAxis, WhatIfFolder, load_whatif
-from sfl_sim.features.whatif.page import first_to_target, trained, trained_panels, trained_table
+from sfl_sim.features.whatif.page import trained, trained_panels, trained_table
 from sfl_sim.report import style
 from sfl_sim.report.lead import best_by_column
 from sfl_sim.store.columns import BREAKDOWN

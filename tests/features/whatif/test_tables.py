@@ -39,6 +39,15 @@ def test_the_time_to_an_accuracy_is_that_of_a_run_in_the_points_own_world(tmp_pa
         assert point["accuracy"] == row["accuracy"]
 
 
+def test_of_orders_that_were_all_trained_each_has_its_own_run(tmp_path):
+    """What one order trained is no answer for another one, whose jobs come otherwise: its own run is."""
+    orders = {"method": {"name": "splitfed_v2"}, "grid": {"server.order": ["fcfs", "cyclic"]}}
+    run = trained(tmp_path / "run", **orders)
+    asked = sfl_sim.whatif(SCENARIO | orders, {"model.cut": [1]}, runs=[run.folder], out=tmp_path / "asked")
+    assert asked.overlay["trained"].tolist() == asked.overlay["series"].tolist() == list(run.summary["variant"])
+    assert asked.overlay["valid"].all()
+
+
 def test_what_an_unfinished_run_has_trained_is_told(tmp_path):
     run = trained(tmp_path / "run", grid={"model.cut": [1, 2]})
     summary = json.loads((run.folder / "summary.json").read_text())
