@@ -110,8 +110,8 @@ def lead(
     if len(known) == 1:
         return [Sentence(escape(f"The {compared.name} of ") + name(first[0]) + " is " + number(first[0]) + ".", facts)]
     if len(first) == len(known):
-        each = few_of([name(label) for label in first])
-        who = escape(f"All {len(known)} {compared.noun}s") if len(known) > MAX_SPANS else each
+        few = few_of([name(label) for label in first])
+        who = escape(f"All {len(known)} {compared.noun}s") if len(known) > MAX_SPANS else few
         return [
             Sentence(capitalised(who + escape(f" have the same {compared.name}, ") + number(first[0])) + ".", facts)
         ]
@@ -234,7 +234,7 @@ def best_along(
     spans = best_spans(numbers, alike)
     facts = {"spans": spans}
     within = numbers <= (1 + alike) * np.fmin.reduce(numbers, axis=0)
-    ties = [rows[row] for row in np.flatnonzero(within[:, [*by_column]].all(axis=1))]
+    ties = [name for name, is_tie in zip(rows, within[:, [*by_column]].all(axis=1), strict=True) if is_tie]
     if len(ties) > 1:
         return [Sentence(few_of(ties) + escape(f" are as good at every {axis}."), facts | {"alike": len(ties)})]
     if len(spans) == 1:
