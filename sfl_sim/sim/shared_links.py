@@ -240,7 +240,7 @@ class SharedLinks:
             for edge in edges:
                 self._over[edge][path] = None
         message.path = self._paths[edges]
-        message.pieces = _joined(self.pieces(message.link, now_s), message.until_s)
+        message.pieces = self.pieces(message.link, now_s)
         self._put(message, now_s, BITS_PER_BYTE * message.size_bytes)
         self._settle_by(now_s)
         return True
@@ -375,7 +375,7 @@ def fair_levels(paths: Sequence[_Path], capacity: Sequence[int], alone: dict[int
     together. A message stops at its own limit, or when an edge on its path is full; the others rise on.
 
     Args:
-        paths: whose messages share edges; an edge listed twice counts twice. They count as held who are at the end.
+        paths: whose messages share edges; an edge listed twice counts twice. In the end those are held that should be.
         capacity: of each edge, in units.
         alone: the levels at which edges are full if no other one is, if known; those that were unknown are added.
     """
@@ -425,20 +425,3 @@ def _level_when_full(paths: Sequence[_Path], capacity: float) -> float:
         level = next_level
         for path in paths:
             path.rise_to(level)
-
-
-def _joined(pieces: RatePieces, until_s: float) -> RatePieces:
-    """Generate the pieces, with consecutive pieces of rate 0 joined to one; what comes after `until_s` nobody asks."""
-    closed_s: float | None = None
-    for ends_s, rate_bps in pieces:
-        if not rate_bps:
-            closed_s = ends_s
-            if ends_s < until_s:
-                continue
-        if closed_s is not None:
-            yield closed_s, 0.0
-            closed_s = None
-        if rate_bps:
-            yield ends_s, rate_bps
-    if closed_s is not None:
-        yield closed_s, 0.0
