@@ -406,7 +406,7 @@ class Method(ABC):
         yield from ()
 
     def choose(self, round: int, clients: Sequence[int]) -> Sequence[int]:
-        """Leave out some of the `clients` that `clients.choice` has drawn for a round, in cyclic order: by default none."""
+        """Leave out some of the `clients` that `clients.choice` drew for a round, in cyclic order: by default none."""
         return clients
 
     @abstractmethod
