@@ -241,7 +241,7 @@ def cause_before_effect(trial: StoredTrial) -> Finding:
     after = np.searchsorted(causes_s, requested_s)
     apart_s = np.minimum(causes_s[after] - requested_s, requested_s - causes_s[after - 1])
     why = "requested_s {requested_s:.9g} is an instant at which nothing ended"
-    if breach := _breach("ops", ops, (apart_s > within_s) & (not is_patient), why):
+    if breach := _breach("ops", ops, (apart_s > within_s) & (not (is_patient or trial.is_measured)), why):
         return breach
     if trial.goes_on:
         return Untold("mini-batches of asynchronous methods may have the same numbers")
@@ -263,6 +263,8 @@ def cause_before_effect(trial: StoredTrial) -> Finding:
         why = f"requested_s {{requested_s:.9g}} is before the end of {cause}, {{s:.9g}}"
         if breach := _breach("ops", rows, rows["requested_s"].to_numpy() < limit_s - within_s, why, s=limit_s):
             return breach
+    if trial.is_measured:
+        return Untold("what each request of a real machine follows")
     return Untold("what is requested when the server's patience ends") if is_patient else None
 
 
@@ -631,13 +633,14 @@ def parts_add_up(trial: StoredTrial) -> Finding:
     parts = rounds[[f"{part}_s" for part in BREAKDOWN]]
     lasts_s = rounds["ended_s"] - rounds["started_s"]
     idle_s = (rounds["started_s"] - rounds["ended_s"].shift(fill_value=0.0)).clip(lower=0.0)
-    waits = trial.scenario.clients.availability is not None or bool(trial.scenario.servers)
+    waits = trial.is_measured or trial.scenario.clients.availability is not None or bool(trial.scenario.servers)
     return (
         _breach("rounds", rounds, parts.min(axis=1) < -within_s, "a part is below 0")
         or _breach("rounds", rounds, _differ(parts.sum(axis=1), lasts_s, within_s),
                    "its parts are {p:.9g} s, its length is {s:.9g} s", p=parts.sum(axis=1), s=lasts_s)
         or _breach("rounds", rounds, (idle_s > within_s) & (not waits), "{s:.9g} s pass before it", s=idle_s)
         or _sums(trial, [("idle_s", float(idle_s.sum()))])
+        or (Untold("what passes between two rounds of a real run") if trial.is_measured else None)
     )  # fmt: skip
 
 

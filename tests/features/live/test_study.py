@@ -23,6 +23,7 @@ from sfl_sim.runs.news import silent
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import load, parse
 from sfl_sim.studies.launch import Outcome
+from sfl_sim.studies.laws import Breach, Untold, held_against, trials_of
 from sfl_sim.studies.train import run_study
 
 pytestmark = pytest.mark.xdist_group("live")  # whose fixtures begin processes, and listen at one port
@@ -170,6 +171,12 @@ def test_an_agent_from_the_command_line_is_refused_in_one_line(waiting, tmp_path
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert address in error
+
+
+def test_no_law_is_broken_by_a_live_run_and_those_of_a_simulated_clock_are_not_told(run):
+    found = {law.number: finding for law, findings in held_against(trials_of(run)) for _, finding in findings}
+    assert not [breach for breach in found.values() if isinstance(breach, Breach)]
+    assert {2, 5, 8, 10} <= {number for number, finding in found.items() if isinstance(finding, Untold)}
 
 
 def test_a_live_run_is_not_compared_with_a_simulation_that_was_interrupted(run, monkeypatch):
