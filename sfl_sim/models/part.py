@@ -77,6 +77,10 @@ class Part:
         self.constants: set[str] = set()
         self.counters: list[int] = []
         self.own = any(map(is_own, skeleton.modules()))
+        self._has_own_mode = any(
+            type(module).train is not nn.Module.train and not isinstance(module, Stretch)
+            for module in skeleton.modules()
+        )
         self._own_constants: list[int] = []
         self._lent: Sequence[Tensor] = []
         self._training: bool | None = None  # in which mode the skeleton is; the modules may come in any
@@ -246,7 +250,9 @@ class Part:
         for (slots, name), buffer in zip(self._buffer_slots, buffers, strict=True):
             slots[name] = buffer
         self._lent = frozen
-        if self._training is not training:
+        if self._training is not training or (self._has_own_mode and not training):
+            if not training:
+                self.skeleton.train()  # so that what layers keep of other weights in evaluation goes
             self.skeleton.train(training)
             self._training = training
 

@@ -122,6 +122,27 @@ class Table(nn.Module):
         return x + self.table[: len(x), None]
 
 
+class Cached(nn.Module):
+    """Keeps in evaluation what it makes of its weights, until it is trained again, as attention of LeViT does."""
+
+    kept = None
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(WIDTH))
+
+    def train(self, mode=True):
+        self.kept = None if mode else self.kept
+        return super().train(mode)
+
+    def forward(self, x):
+        if self.training:
+            return x * self.weight.exp()
+        if self.kept is None:
+            self.kept = self.weight.exp()
+        return x * self.kept
+
+
 LAYERS = {
     "norm": lambda: nn.BatchNorm1d(WIDTH),
     "dropout": lambda: nn.Dropout(0.5),
@@ -137,6 +158,7 @@ LAYERS = {
     "counter given a new value": lambda: Counter(in_place=False),
     "counter that is not saved": lambda: Counter(persistent=False),
     "table that grows": Table,
+    "cache of evaluation": Cached,
 }
 
 
