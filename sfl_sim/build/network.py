@@ -24,7 +24,7 @@ from sfl_sim.models.lora import Lora, with_adapter
 from sfl_sim.models.network import Network
 from sfl_sim.models.zoo import is_weightless, network
 from sfl_sim.scenario.sections import Init, ModelSection, Scenario
-from sfl_sim.store import check_unchanged, models_of, read_manifest
+from sfl_sim.store import check_unchanged, models_of, no_run, read_manifest
 from sfl_sim.store.files import read_json
 from sfl_sim.training.hardware import PRECISIONS
 
@@ -139,9 +139,10 @@ def _final_model(run: str) -> Path:
     """Return the file with the final model of a run. Raises ScenarioError if it is not finished, or has several."""
     folder = Path(run).expanduser()
     status = read_manifest(folder).get("status")
+    if status is None:
+        raise no_run(folder, KEY)
     if status != "complete":
-        problem = "is not the folder of a run" if status is None else "is not finished"
-        raise ScenarioError(problem, key=KEY, found=run)
+        raise ScenarioError("is not finished", key=KEY, found=run)
     check_unchanged(folder, KEY)
     models = list(models_of(folder).values())
     if len(models) != 1:

@@ -109,7 +109,10 @@ def read_study(scenario: str, overrides: list[str]) -> Study:
     from sfl_sim.build.catalogue import check_names
     from sfl_sim.scenario.load import load
 
-    study = load(scenario_file(scenario), overrides)
+    file = scenario_file(scenario)
+    if (inside := file / "scenario.yaml").is_file():
+        raise ScenarioError("is the folder of a run", found=scenario, allowed=f"a scenario, as {inside}")
+    study = load(file, overrides)
     check_names(study)
     return study
 

@@ -24,6 +24,7 @@ from sfl_sim.report.display import plural
 from sfl_sim.report.frames import merge, titles
 from sfl_sim.report.load import IN_MEMORY, SUMMARY_NUMBERS, load_unchanged
 from sfl_sim.report.pages.servers import graph_of
+from sfl_sim.report.pages.system import SAME
 from sfl_sim.report.results import TO_TARGET, aims, results_table
 from sfl_sim.store.files import as_file_name
 
@@ -242,11 +243,12 @@ def drawings(shown: Sequence[Panel], targets: Sequence[str] = ()) -> Iterator[Fo
 def file_name(title: str, heading: str, targets: Sequence[str] = ()) -> str:
     """Words of the panel and of the variant, or else of the heading: nothing that depends on a target or a result."""
     variant = re.search("<b>(.*?)</b>", heading)
-    words = [title, variant[1] if variant else heading.partition(":")[0]]
+    about = "" if heading.startswith(SAME) else heading.partition(":")[0]
+    words = [title, variant[1] if variant else about]
     for target in targets:
         words = [html.unescape(text).replace(target, "target") for text in words]
     panel, figure = (re.sub(r"[^a-z0-9]+", "-", html.unescape(text).lower()).strip("-") for text in words)
-    return figure if figure.startswith(panel) else f"{panel}-{figure}".strip("-")
+    return figure if figure.startswith(panel) else f"{panel}-{figure}".rstrip("-")
 
 
 def for_paper(figure: go.Figure, width_in: float) -> go.Figure:

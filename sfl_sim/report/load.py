@@ -13,6 +13,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import yaml_text
 from sfl_sim.scenario.given import METRICS
 from sfl_sim.scenario.load import parse
+from sfl_sim.store.earlier import no_run
 from sfl_sim.store.files import contents, read_regular
 from sfl_sim.store.folder import check_unchanged
 from sfl_sim.store.reading import read_table
@@ -147,6 +148,8 @@ def reading(folder: Path, kind: FolderKind) -> Iterator[dict[str, Any]]:
     if missing := [
         name for name in dict.fromkeys([*SETTINGS, ABOUT[kind], *required]) if not (folder / name).is_file()
     ]:
+        if not folder.is_dir():
+            raise no_run(folder, "RUN", f"there is no such folder of a {kind}")
         raise ScenarioError(f"{folder} is not a complete {kind} folder: without {', '.join(missing)}")
     if kind != "run":
         check_unchanged(folder, "folder")

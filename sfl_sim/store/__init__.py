@@ -5,7 +5,7 @@ trials the tables that docs/output.md describes, and `publish` moves them. So a 
 """
 
 from sfl_sim.store.checkpoints import Checkpoint, Checkpoints
-from sfl_sim.store.earlier import Wanted, runs_beside, take
+from sfl_sim.store.earlier import Wanted, no_run, runs_beside, take
 from sfl_sim.store.files import damaged, models_of, read_manifest, write_file, writing
 from sfl_sim.store.folder import RunFolder, changed_files, check_unchanged, free_folder, is_begun, keys_of
 from sfl_sim.store.trial import (
@@ -37,6 +37,7 @@ __all__ = [
     "is_whole",
     "keys_of",
     "models_of",
+    "no_run",
     "read_failure",
     "read_manifest",
     "rounds_of",

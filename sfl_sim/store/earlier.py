@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.store.files import MODEL, damaged, models_of, read_json, read_manifest, seal, write_json
 from sfl_sim.store.tables import TrialKey, of_trials, split_by_trial
 from sfl_sim.store.trial import SUMMARY, is_whole
@@ -34,6 +35,12 @@ def runs_beside(*places: Path) -> Iterator[Path]:
         if parent.is_dir():
             runs = sorted(path.parent for path in parent.glob(f"*/{SUMMARY}"))
             yield from (run for run in runs if read_manifest(run).get("status") != "running")
+
+
+def no_run(folder: Path, key: str, problem: str = "is not the folder of a run") -> ScenarioError:
+    """Return the error for a folder that holds no run, with the runs in reports/ and beside it."""
+    known = [str(run) for run in runs_beside(folder)]
+    return ScenarioError(f"{problem} (see `sfl-sim list runs`)", key=key, found=str(folder), allowed=known or None)
 
 
 def take(wanted: Mapping[int, Wanted], runs: Iterable[Path]) -> dict[int, Path]:

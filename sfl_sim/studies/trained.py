@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sfl_sim.errors import ScenarioError, blamed_on
+from sfl_sim.errors import blamed_on
 from sfl_sim.scenario.concerns import NOT_LEARNED, Aside, differences
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Variant, load
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.store import SUMMARY, check_unchanged, read_manifest
+from sfl_sim.store import SUMMARY, check_unchanged, no_run, read_manifest
 from sfl_sim.store.files import contents
 
 NOT_TRAINING = NOT_LEARNED | {Concern.SYSTEM, Concern.COMPUTING}
@@ -34,7 +34,7 @@ class TrainedRun:
         is_there = (folder / SUMMARY).exists()
         self.digest: str | None = read_manifest(folder).get("scenario") if is_there else None
         if self.digest is None:
-            raise ScenarioError("is not the folder of a run", key=key, found=str(folder))
+            raise no_run(folder, key)
         check_unchanged(folder, key)
         with blamed_on(folder):
             self.variants = load(folder / "scenario.yaml").variants

@@ -378,3 +378,13 @@ def test_runs_of_a_name_are_told_apart(scenario, capsys, monkeypatch):
         ("tiny-3", "finished", "train.rounds 2 → 1"),
         ("tiny-4.partial", "not finished", "server.speedup 7.0 → 100.0"),
     ]
+
+
+def test_a_folder_in_the_place_of_a_scenario_and_a_misspelt_run_are_told_with_what_was_meant(scenario, capsys):
+    sfl_sim(scenario, "-q", "--timing-only")
+    for command in ("advise", "whatif", "serve"):
+        sfl_sim(command, "reports/tiny", code=2)
+        assert "reports/tiny/scenario.yaml" in capsys.readouterr().err
+    for command in ("report tinny --export x", "reprice reports/tyny"):
+        sfl_sim(*command.split(), code=2)
+        assert "did you mean 'reports/tiny'?" in capsys.readouterr().err

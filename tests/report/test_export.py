@@ -182,6 +182,7 @@ def test_no_result_changes_the_name_of_a_file(frames: Frames) -> None:
         export.file_name("Forgetting", "Performance gap against rounds") == "forgetting-performance-gap-against-rounds"
     )
     assert export.file_name("The fleet", "Link rates: uplink solid") == "the-fleet-link-rates"
+    assert export.file_name("Who holds what", "Same for all 3 variants") == "who-holds-what"
 
 
 def test_another_target_changes_the_name_of_no_file(small_folder: Path) -> None:

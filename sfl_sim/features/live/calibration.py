@@ -19,7 +19,7 @@ from sfl_sim.store.reading import file_of, read_table
 from sfl_sim.store.schema import tables
 from sfl_sim.system.cost import read_cost, work_of_amounts
 
-KEY = "devices fit"
+KEY = "live run"
 FIRST = 2
 """The first round that tells a rate: processes may still have been loading code in the one before."""
 APART = 4.0

@@ -246,6 +246,8 @@ def layers_in_terminal(layers: pd.DataFrame, sample_shape: tuple[int, ...], n_la
 
 MAX_CLIENTS = 400
 MAX_CLIENT_TICKS = 30
+SAME = "Same for all"
+"""How the heading of a partition begins that all variants or seeds have."""
 Held = list[tuple[list[Markup], pd.DataFrame]]
 """Tables of label counts (clients x labels), each with the names of the variants that have it."""
 READING = (
@@ -403,7 +405,7 @@ def _alike(names: Sequence[str], n_tables: int) -> str:
         return first
     noun = "seed" if all(re.fullmatch(r"seed \d+", name) for name in names) else "variant"
     if n_tables == 1:
-        return f"Same for all {plural(len(names), noun)}"
+        return f"{SAME} {plural(len(names), noun)}"
     return first + f" and {plural(len(others), 'more ' + noun)}"
 
 

@@ -141,7 +141,7 @@ def test_another_cost_profile_prices_the_same_steps_otherwise(written):
 def test_what_a_run_cannot_tell_is_one_line(left, word, written):
     with pytest.raises(ScenarioError) as raised:
         calibrate_live(written([row for row in rows() if left(row)]))
-    assert raised.value.key == "devices fit"
+    assert raised.value.key == "live run"
     assert word in raised.value.problem
 
 
@@ -152,4 +152,4 @@ def test_a_run_of_several_seeds_or_none_that_was_live_is_one_line(written, tmp_p
     (several / "steps.parquet").unlink()
     with pytest.raises(ScenarioError) as raised:
         calibrate_live(several)
-    assert (raised.value.key, raised.value.found) == ("devices fit", str(tmp_path))
+    assert (raised.value.key, raised.value.found) == ("live run", str(tmp_path))
