@@ -48,7 +48,7 @@ def run(
 ) -> None:
     """Run a scenario on real processes, one for each client and one for the server, and measure what it takes.
 
-    Example: sfl-sim live first_answer --set train.rounds=3
+    Example: sfl-sim live live/digits --set train.rounds=3
     """
     study = read_study(scenario, overrides)
     from sfl_sim.features.live.study import LiveNodes
@@ -96,7 +96,7 @@ def compare(
 
     The page compares rounds, operations, waiting, order of service and bytes.
 
-    Example: sfl-sim compare reports/first_answer_live
+    Example: sfl-sim compare reports/live_digits_live
     """
     if len(runs) > 2:
         raise ScenarioError("takes a simulated run and a live one", key="compare", found=f"{len(runs)} folders")
