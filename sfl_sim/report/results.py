@@ -81,7 +81,9 @@ def results_table(frames: Frames) -> Table:
     target = common_target(frames)
     # First, since a narrow screen shows the first columns.
     columns = columns_for(frames) if target is None else [TIME, *columns_for(frames)]
-    return by_variant(columns, rows, note=f"{seeds_in_words}; the best of each column is shaded.")
+    return by_variant(
+        columns, rows, note=f"{seeds_in_words}; the best median of each column is shaded, told apart or not."
+    )
 
 
 def still_rising(frames: Frames) -> dict[str, float]:
@@ -227,8 +229,9 @@ class Aim:
 
     @cached_property
     def baseline(self) -> ShownVariant | None:
-        """Variant that the others are compared with: the reference, or else the slowest that reaches the target."""
-        return self.reference or next(reversed(self.ranking), None)
+        """Variant that others are compared with: the reference, or else the slowest whose seeds all get there."""
+        whole = [variant for variant in self.ranking if self.seeds(variant)[TIME.key].notna().all()]
+        return self.reference or next(reversed(whole), None)
 
     def speedup(self, variant: ShownVariant, cost: ToTarget) -> float:
         """How many times as much the baseline needs as a variant (`lead.times`); NaN without a baseline."""

@@ -193,7 +193,7 @@ def frontier_figure(frames: Frames, front: Frontier) -> go.Figure:
             _draw_point(figure, variant, seeds.loc[[variant.label]], median, deviation, text)
     figure.update_yaxes(range=[bottom, top])
     figure.update_yaxes(title="performance gap (points)", col=1)
-    figure.update_xaxes(title=f"{front.cost} ({unit}), {frames.clock}", range=[0, right], col=1)
+    figure.update_xaxes(title=f"{front.cost} ({unit}),<br>{frames.clock}", range=[0, right], col=1)
     if front.anyone_late:
         figure.update_xaxes(range=[-1, 1], showgrid=False, showticklabels=False, col=2)
         figure.add_shape(

@@ -185,7 +185,7 @@ def _accuracy(frames: Frames, aim: Aim) -> Panel:
         text = Markup("The target is {} of the best {} of {}, the baseline of speed-ups. ")
         compared = text.format(accuracy(aim.share), in_words(aim.score), aim.reference.html)
     elif aim.baseline:
-        text = Markup("The baseline of speed-ups is {}, the slowest variant that reaches the target. ")
+        text = Markup("The baseline of speed-ups is {}, the slowest variant of which every seed reaches the target. ")
         compared = text.format(aim.baseline.html)
     return Panel(f"Time to {aim.name}", compared + again + TARGET + spread, drawings, columns, [target_table(aim)])
 

@@ -152,8 +152,8 @@ def models(frames: Frames) -> list[tuple[list[ShownVariant], pd.DataFrame]]:
 
 cut_panels: Declared[Frames] = Declared(
     "Where to cut",
-    "Each bar is a cut. Above: how long a sample's activations take on the uplink (and their gradient on the "
-    "downlink). Below: how much of the model the client computes. Strong colours are Pareto cuts: no other cut has "
+    "Each bar is a cut. Above: how many bytes a sample's activations take on the uplink (and their gradient on "
+    "the downlink). Below: how much of the model the client computes. Strong colours are Pareto cuts: no other cut has "
     "fewer bytes without more work at the client, or less work without more bytes. Triangles mark the cuts in use, "
     "larger where more clients have them.",
     lambda frames: [
