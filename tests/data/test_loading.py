@@ -36,7 +36,8 @@ def test_an_option_of_another_data_set_is_refused(option):
 
 def test_every_option_of_a_data_set_is_a_key_of_scenarios():
     options = {option for loader in DATASETS.values() for option in inspect.signature(loader).parameters}
-    common = {"name", "factory", "train_samples", "test_samples", "augment", "std", "partition", "test", "targets"}
+    common = {"name", "factory", "train_samples", "test_samples", "augment", "std", "partition", "validation", "test",
+              "targets"}  # fmt: skip
     assert options - {"pixels"} == Data.model_fields.keys() - common
 
 

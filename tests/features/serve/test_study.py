@@ -241,8 +241,8 @@ def test_a_folder_without_answers_is_refused(here, capsys):
     command.sfl_sim("tiny.yaml", "--timing-only", "-q", "--out", "timing")
     for folder, line in [
         ("timing", "answers.parquet"),
-        ("nowhere", "(found 'nowhere')"),
-        (".", "(found '.')"),
+        ("nowhere", "(found 'nowhere'; allowed: reports/tiny, timing)"),
+        (".", "(found '.'"),
     ]:
         serve("tiny.yaml", "--run", folder, code=2)
         printed = capsys.readouterr().err
