@@ -89,7 +89,8 @@ def warnings(whatif: WhatIfFolder) -> list[str]:
     """Give the sentences that a reader must know before believing the rest."""
     status = whatif.manifest.get("status")
     told = f"{whatif.name}: {status}. What follows is what was evaluated until then."
-    return [] if status == "complete" else [told]
+    notes: list[str] = whatif.manifest.get("notes") or []
+    return notes if status == "complete" else [told, *notes]
 
 
 def whatif_in_terminal(folder: Path) -> Group:

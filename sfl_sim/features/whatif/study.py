@@ -65,15 +65,15 @@ def run_whatif(
     identity = f"{digest(study)}-whatif-{blake2b(asked.encode(), digest_size=8).hexdigest()}"
     folder = RunFolder(folder_of(study, out, identity, "-whatif"), identity)
     timed: list[TimedPoint] = []
+    about = unpriced(question.network), scaled_trace(study.base.clients.network)
+    notes = [str(noted) for noted in [*about, *of_calls(question.walker.experiment)] if noted]
 
     def count(done: int, total: int) -> None:
         notify(Counted("uncertainty", "point", done, total))
 
     def work() -> str:
-        notes = [unpriced(question.network), scaled_trace(study.base.clients.network)]
-        for noted in [*notes, *of_calls(question.walker.experiment)]:
-            if noted:
-                notify(Warned(None, str(noted)))
+        for noted in notes:
+            notify(Warned(None, noted))
         try:
             _collect(question, jobs, notify, timed)
             if draws:
@@ -86,7 +86,7 @@ def run_whatif(
 
     def join() -> dict[str, Any]:
         _write(folder.staging, question, timed, more, time.monotonic() - began_s)
-        return {}
+        return {"notes": notes}
 
     def page(staged: Path) -> None:
         with optional("whatif.html", notify):

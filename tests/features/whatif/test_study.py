@@ -9,8 +9,10 @@ from sfl_sim.cli import main
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.features.whatif import study as whatif_study
+from sfl_sim.features.whatif.load import load_whatif
+from sfl_sim.features.whatif.page import warnings
 from sfl_sim.features.whatif.study import run_whatif
-from sfl_sim.runs.news import silent
+from sfl_sim.runs.news import Warned, silent
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.vary import read_axes
 from sfl_sim.studies.points import Question
@@ -160,6 +162,15 @@ def test_ctrl_c_before_the_first_point_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         ask(tmp_path, "model.cut=all")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_noted_on_the_terminal_stands_on_the_page(tmp_path, monkeypatch):
+    noted = ScenarioError("calls take longer than what MACs price", key="clients.compute.cost")
+    monkeypatch.setattr(whatif_study, "of_calls", lambda _: [noted])
+    told = []
+    outcome, *_ = ask(tmp_path, "model.cut=1,2", notify=told.append)
+    assert [news.problem for news in told if isinstance(news, Warned)] == [str(noted)]
+    assert warnings(load_whatif(outcome.folder)) == [str(noted)]
 
 
 def test_a_page_that_cannot_be_written_leaves_nothing_in_the_way_of_other_questions(tmp_path, monkeypatch):
