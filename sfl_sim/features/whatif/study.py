@@ -60,13 +60,13 @@ def run_whatif(
     question = Question.of(study, axes)
     check_effects([point.variant for point in question.points])
     more = {"overlay": overlay_table(question, runs)} if runs else {}
+    about = unpriced(question.network), scaled_trace(study.base.clients.network)
+    notes = [str(noted) for noted in [*about, *of_calls(question.walker.experiment)] if noted]
     varied = [(axis.key, axis.values) for axis in question.axes]
     asked = json.dumps([*varied, *map(str, runs), *([draws] if draws else [])])
     identity = f"{digest(study)}-whatif-{blake2b(asked.encode(), digest_size=8).hexdigest()}"
     folder = RunFolder(folder_of(study, out, identity, "-whatif"), identity)
     timed: list[TimedPoint] = []
-    about = unpriced(question.network), scaled_trace(study.base.clients.network)
-    notes = [str(noted) for noted in [*about, *of_calls(question.walker.experiment)] if noted]
 
     def count(done: int, total: int) -> None:
         notify(Counted("uncertainty", "point", done, total))

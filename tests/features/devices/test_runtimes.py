@@ -1,9 +1,10 @@
 """Parts are exported to the runtimes that devices use, and run there as torch runs them, or are left out by name."""
 
 import io
-from importlib.metadata import version
+from importlib.metadata import requires, version
 from importlib.util import find_spec
 
+import command
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,7 +17,7 @@ from sfl_sim.features.devices import measure as measuring
 from sfl_sim.features.devices import runtimes
 from sfl_sim.features.devices.fit import calibrate_devices
 from sfl_sim.features.devices.measure import measure
-from sfl_sim.features.devices.runtimes import RUNTIMES, CannotRun, Runtime, exported, loaded
+from sfl_sim.features.devices.runtimes import NAMES, RUNTIMES, CannotRun, Runtime, exported, loaded
 from sfl_sim.scenario.load import parse
 
 SMALL = {
@@ -137,6 +138,14 @@ def test_a_runtime_that_is_not_there_is_one_line(play):
     with pytest.raises(ScenarioError) as error:
         table_of(SMALL, [], runtime="play")
     assert (error.value.found, error.value.allowed) == ("play", "pip install nowhere")
+
+
+def test_the_commands_help_and_the_extras_name_every_runtime(capsys):
+    command.sfl_sim("devices", "measure", "--help")
+    told = capsys.readouterr().out
+    assert [name for name in NAMES if name not in told] == []
+    extras = {requirement.partition(";")[2]: requirement for requirement in requires("sfl-sim")}
+    assert [name for name in RUNTIMES if not any(f"'{name}'" in extra.replace('"', "'") for extra in extras)] == []
 
 
 def test_rows_of_several_runtimes_are_not_fitted_together(tmp_path):
