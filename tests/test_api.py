@@ -143,6 +143,24 @@ def test_a_column_of_users_decides_who_holds_what():
     assert (unknown.value.key, unknown.value.found) == ("data.partition.kind", "natural")
 
 
+def test_a_function_of_the_labels_decides_who_holds_what(place, monkeypatch):
+    """From Python as it is, and from YAML by its name; if it fails, the key and its line are named."""
+    place.joinpath("dealing.py").write_text(
+        "def by_label(labels):\n    return labels\n\n\nbroken = lambda labels: 1 / 0\n"
+    )
+    monkeypatch.syspath_prepend(place)
+    for partition in (lambda labels: labels, {"kind": "indices", "file": "dealing:by_label"}):
+        scenario = TABULAR | {"clients": {}, "data": {"partition": partition}}
+        holders = sfl_sim.run(scenario, data=DATA, timing_only=True, allow_code=True)
+        assert np.stack(holders.clients["label_samples"]).tolist() == np.diag([16, 16, 16]).tolist()
+    scenario = TABULAR | {"data": {"partition": {"kind": "indices", "file": "dealing:broken"}}}
+    with pytest.raises(sfl_sim.ScenarioError, match=r"fails with ZeroDivisionError: .*dealing\.py:5") as failed:
+        sfl_sim.run(scenario, data=DATA, timing_only=True, allow_code=True)
+    assert failed.value.key == "data.partition.file"
+    with pytest.raises(sfl_sim.ScenarioError, match="--allow-code"):
+        sfl_sim.run(scenario, data=DATA, timing_only=True)
+
+
 def test_a_scheduling_policy_of_one_s_own_is_a_function():
     def last_come(roster):
         return lambda waiting, now_s: list(waiting.values())[-1]

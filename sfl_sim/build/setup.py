@@ -13,6 +13,7 @@ from sfl_sim.build.checks import check_targets
 from sfl_sim.build.method import build_method
 from sfl_sim.build.registry import find_model, named
 from sfl_sim.data.dataset import with_std
+from sfl_sim.data.download import own_path
 from sfl_sim.data.loading import FOR_TIMING, KNOWN, Dataset, load
 from sfl_sim.data.own import as_dataset, by_holder, read_indices
 from sfl_sim.data.partition import (
@@ -26,12 +27,13 @@ from sfl_sim.data.partition import (
 )
 from sfl_sim.data.samples import Samples
 from sfl_sim.data.testsets import client_test_sets
+from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.methods import Method
 from sfl_sim.models.global_draws import drawing
 from sfl_sim.models.zoo import predicts_tokens
 from sfl_sim.rng import stream
 from sfl_sim.scenario.data import Data, Indices, PartitionSection
-from sfl_sim.scenario.own_code import find_object, is_object
+from sfl_sim.scenario.own_code import is_object
 from sfl_sim.scenario.presets import expand
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.system.fleet import build_fleet
@@ -118,7 +120,7 @@ def deal_data(scenario: Scenario, *, pixels: bool = True) -> tuple[Dataset, list
     count, how = scenario.clients.count, scenario.data.partition
     if count is not None:
         check_clients(count, samples)
-    holdings = _holdings(how, len(samples))
+    holdings = _holdings(how, samples)
     shares = partition(how.kind, samples, count, stream(scenario.seed, "partition"), **holdings)
     wanted = scenario.data.validation
     if wanted is None:
@@ -138,13 +140,20 @@ def _predicting_all(dataset: Dataset) -> Dataset:
     return dataset.predicting_all()
 
 
-def _holdings(how: PartitionSection, n_samples: int) -> dict[str, Any]:
+def _holdings(how: PartitionSection, samples: Samples) -> dict[str, Any]:
     """Return the partition's options; of a user's own, the indices themselves."""
     if not isinstance(how, Indices):
         return how.model_dump(exclude={"kind"})
     key = "data.partition.file"
-    holdings = find_object(how.file, key) if is_object(how.file) else read_indices(how.file, key)
-    return {"holdings": by_holder(holdings, n_samples, key)}
+    is_named = is_object(how.file) or (":" in how.file and not own_path(how.file).exists())
+    holdings = named(how.file, {}, key) if is_named else read_indices(how.file, key)
+    if callable(holdings):
+        try:
+            with drawing(torch.Generator().initial_seed()):  # as in `_load`
+                holdings = list(holdings(samples.labels))
+        except (Exception, SystemExit) as error:  # a user's function may raise anything
+            raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}", key=key) from error
+    return {"holdings": by_holder(holdings, len(samples), key)}
 
 
 def deal_tests(scenario: Scenario, dataset: Dataset, counts: Ints) -> list[Ints]:

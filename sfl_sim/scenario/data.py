@@ -90,8 +90,9 @@ class Indices(Section):
     """Kind of partition."""
     file: Annotated[str, Field(min_length=1)]
     """File with the indices into the training samples that each client holds: JSON (a list of lists), or npz (an array
-    for each client). JSON may also hold the client of each training sample (a list of names or numbers). From Python
-    also such a list, or an array, in place of the whole section."""
+    for each client). JSON may also hold the client of each training sample (a list of names or numbers). Or
+    package.module:function, which gets the labels of all training samples and returns either. From Python also such a
+    list, an array or a function, in place of the whole section."""
 
 
 PartitionSection = Annotated[

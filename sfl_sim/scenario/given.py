@@ -27,9 +27,9 @@ from sfl_sim.scenario.own_code import CODE, DATA, hand_over, keep_object
 SAMPLES, HOLDINGS = "data.factory", "data.partition"
 """Keys at which an object is data: samples with their labels, or what each client holds of them."""
 OBJECTS = {
-    SAMPLES, "model.factory", "method", "method.name", "server.order", "train.on_round_end", "train.loss",
-    "train.optimizer", "train.server.optimizer", "train.schedule", "train.schedule.kind", "clients.choice",
-    "clients.choice.kind", "model.cut.by", "servers.*.order", "servers.*.clients",
+    SAMPLES, f"{HOLDINGS}.file", "model.factory", "method", "method.name", "server.order", "train.on_round_end",
+    "train.loss", "train.optimizer", "train.server.optimizer", "train.schedule", "train.schedule.kind",
+    "clients.choice", "clients.choice.kind", "model.cut.by", "servers.*.order", "servers.*.clients",
 }  # fmt: skip
 """Keys at which an object may stand for a text, besides the metrics."""
 METRICS = "report.metrics."
@@ -44,6 +44,8 @@ def as_yaml(value: Any, key: str = "") -> Any:
     """
     if key == HOLDINGS and (isinstance(value, list | tuple) or hasattr(value, "tolist")):
         return {"kind": "indices", "file": _kept(value, "indices", DATA)}
+    if key == HOLDINGS and callable(value):
+        return {"kind": "indices", "file": as_yaml(value, f"{key}.file")}
     if key == SAMPLES and not (value is None or isinstance(value, str) or callable(value)):
         return _kept(value, "samples", DATA)
     if isinstance(value, Mapping):
