@@ -162,7 +162,7 @@ def convert(
     form: Annotated[
         str,
         typer.Argument(
-            help="hsdpa, pensieve, mahimahi, fcc, ucc_5g, mobiperf, iperf3, speedtest, fedscale_capacity, "
+            help="hsdpa, pensieve, mahimahi, fcc, ucc_5g, nyu_mets, mobiperf, iperf3, speedtest, fedscale_capacity, "
             "fedscale_behaviour or flash."
         ),
     ],
@@ -185,5 +185,7 @@ def convert(
     by_key: dict[str, list[str]] = {}
     for profile in converted(form, named, out):
         by_key.setdefault(profile.key, []).append(profile.name)
+        if profile.left_out:
+            say(f"{profile.name}: {profile.left_out}")
     for key, names in by_key.items():
         say(f"{key}: {out if len(names) > 1 else out / f'{names[0]}.csv'}")

@@ -39,11 +39,12 @@ UNREADABLE = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, R
 
 
 class ConvertedTable(NamedTuple):
-    """A table that was made: the scenario key that takes it, its name, and its rows."""
+    """A table that was made: the scenario key that takes it, its name, its rows, and what of a file is not in them."""
 
     key: str
     name: str
     rows: pd.DataFrame
+    left_out: str = ""
 
 
 def convert(form: str, files: Sequence[Path], out: Path) -> list[ConvertedTable]:
@@ -79,7 +80,8 @@ def convert(form: str, files: Sequence[Path], out: Path) -> list[ConvertedTable]
     out.mkdir(parents=True, exist_ok=True)
     sources = ", ".join(in_one_line(path.name) for path in files[:3]) + (", ..." if len(files) > 3 else "")
     for each in found:
-        header = f"# source: {sources}\n# derived: {MADE} {form}: {FORMS[form].about}\n"
+        about = "; ".join(filter(None, [FORMS[form].about, each.left_out]))
+        header = f"# source: {sources}\n# derived: {MADE} {form}: {about}\n"
         write_file(out / f"{each.name}.csv", (header + each.rows.to_csv(index=False)).encode())
     return found
 
@@ -114,9 +116,14 @@ def read_hsdpa(log: Path) -> Iterator[ConvertedTable]:
 
 
 def read_pensieve(cooked: Path) -> Iterator[ConvertedTable]:
-    """Read Pensieve's cooked form: seconds, and Mbit/s since the row before."""
-    times_s, rates_mbps = _numbers(cooked)[:, :2].T
-    yield _trace(cooked.stem, np.diff(times_s), 1e6 * rates_mbps[1:], 1e6 * rates_mbps[1:])
+    """Read Pensieve's cooked form: seconds, and Mbit/s since the row before; a third column is a delay in some copies.
+
+    A trace has no delays, and these have no unit, so their median is told.
+    """
+    times_s, rates_mbps, *more = _numbers(cooked).T
+    told = "left out: column 3 (median {:g}); if it is a delay, set clients.network.latency_s"
+    trace = _trace(cooked.stem, np.diff(times_s), 1e6 * rates_mbps[1:], 1e6 * rates_mbps[1:])
+    yield trace._replace(left_out=told.format(np.median(more[0])) if more else "")
 
 
 def read_mahimahi(up: Path, down: Path) -> Iterator[ConvertedTable]:
@@ -169,6 +176,25 @@ def read_ucc_5g(log: Path) -> Iterator[ConvertedTable]:
     rates = 1000 * rows.groupby("Timestamp")[["UL_bitrate", "DL_bitrate"]].mean().dropna()
     lasts_s = np.append(np.diff(rates.index).astype("timedelta64[ms]").astype(float) / 1000, 1.0)
     yield _trace(log.stem, lasts_s, rates["UL_bitrate"].to_numpy(float), rates["DL_bitrate"].to_numpy(float))
+
+
+def read_nyu_mets(log: Path) -> Iterator[ConvertedTable]:
+    """Read a log of NYU-METS: at each second a rate, and its unit, which differs from row to row.
+
+    Its tables of 2020 have other columns behind the rate and no units; their rates are taken for Mbit/s.
+    """
+    rows = pd.read_csv(log, header=None)
+    units_bps = 1e6
+    if not pd.api.types.is_numeric_dtype(rows[1]):
+        units_bps = rows[1].map(NYU_METS_UNITS_BPS)
+        if units_bps.isna().any():
+            raise ValueError(f"needs units, one of {', '.join(NYU_METS_UNITS_BPS)}")
+    rates_bps = (rows[0].astype(float) * units_bps).to_numpy()
+    yield _trace(log.name.partition(".")[0], np.ones(len(rates_bps)), rates_bps, rates_bps)
+
+
+NYU_METS_UNITS_BPS = {"bits/sec": 1.0, "Kbits/sec": 1e3, "Mbits/sec": 1e6, "Gbits/sec": 1e9}
+"""Units that iperf writes."""
 
 
 def read_mobiperf(*files: Path) -> Iterator[ConvertedTable]:
@@ -416,6 +442,7 @@ FORMS = {
     "mahimahi": Form(read_mahimahi, _in_pairs, "packets of 1504 bytes, averaged over 1 s"),
     "fcc": Form(read_fcc, _as_one, "rows of a unit one after another, 5 s each"),
     "ucc_5g": Form(read_ucc_5g, _alone, "kbit/s, each row until the next; rows without a rate left out"),
+    "nyu_mets": Form(read_nyu_mets, _alone, "the rate of each second; the one rate stands for both directions"),
     "mobiperf": Form(read_mobiperf, _as_one, "quantiles of the mean rates of TCP tests, by direction"),
     "iperf3": Form(read_iperf3, _in_pairs, "bit/s of each interval; a single direction stands for both"),
     "speedtest": Form(

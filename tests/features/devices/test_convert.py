@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pickle
@@ -49,6 +50,15 @@ def test_pensieves_rows_have_the_rate_since_the_row_before(tmp_path: Path) -> No
     assert pieces(made("pensieve", tmp_path, norway=cooked)["norway"]) == [(0, 2e6, 2e6), (1, 4e6, 4e6), (3, 2e6, 2e6)]
 
 
+def test_a_third_column_of_pensieves_is_left_out_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pensieve itself writes two; copies of others have a delay there, of which nobody says whether it is in ms."""
+    (tmp_path / "norway").write_text("0.5 9 20\n1.5 2 30\n3.5 4 80\n")
+    sfl_sim("devices", "convert", "pensieve", tmp_path / "norway", "--out", tmp_path / "out")
+    said, written = capsys.readouterr().out, (tmp_path / "out" / "norway.csv").read_text()
+    assert all("column 3 (median 30)" in text and "clients.network.latency_s" in text for text in (said, written))
+    assert pieces(pd.read_csv(tmp_path / "out" / "norway.csv", comment="#"))[0] == (0, 2e6, 2e6)
+
+
 def test_mahimahi_has_a_file_for_each_direction_whose_packets_are_averaged(tmp_path: Path) -> None:
     tables = made("mahimahi", tmp_path, lte__up="100\n1500\n2000\n", lte__down="\n".join(map(str, range(10, 2001, 10))))
     packet = 8 * 1504
@@ -85,6 +95,21 @@ def test_5g_logs_leave_rows_without_a_rate_out(tmp_path: Path) -> None:
         (3, 70e3, 3e6),
         (4, 50e3, 1e6),
     ]
+
+
+def test_nyu_metss_rates_have_the_unit_of_their_row(tmp_path: Path) -> None:
+    """Rows of its bus57.csv; and of its tables of 2020, packed as they are published."""
+    bus = "3.97,Mbits/sec\r\n0,bits/sec\r\n512,Kbits/sec\r\n"
+    assert pieces(made("nyu_mets", tmp_path, bus57__csv=bus)["bus57"]) == [
+        (0, 3.97e6, 3.97e6), (1, 0, 0), (2, 512e3, 512e3), (3, 3.97e6, 3.97e6),
+    ]  # fmt: skip
+    table = gzip.compress(b"12.6,9,0,102,13,3,7.37,2100\n3.18,9,0,102,13,3,6.51,2100\n")
+    assert pieces(made("nyu_mets", tmp_path, BB16__txt__gz=table)["BB16"])[:2] == [
+        (0, 12.6e6, 12.6e6),
+        (1, 3.18e6, 3.18e6),
+    ]
+    with pytest.raises(ScenarioError, match="needs units, one of bits/sec, Kbits/sec"):
+        made("nyu_mets", tmp_path, bus__csv="3.97,MBytes\n")
 
 
 @pytest.mark.parametrize("as_lines", [False, True])
