@@ -1,5 +1,6 @@
 """Two processes and one folder: only one of them writes there, however closely they follow each other."""
 
+import errno
 import os
 import platform
 import re
@@ -98,4 +99,45 @@ def test_whoever_is_done_leaves_no_lock_behind(tmp_path):
         RunFolder(tmp_path / "run", "digest")
     first.discard()
     assert list(tmp_path.iterdir()) == []
+    RunFolder(tmp_path / "run", "digest").discard()
+
+
+@pytest.fixture(params=["nfs4 rw,local_lock=all", "nfs rw,nolock,local_lock=none", "lustre rw,localflock", "no locks"])
+def a_disk_whose_locks_reach_nobody(request, tmp_path, monkeypatch):
+    """A folder on a disk that machines share, and whose locks hold within each machine alone; or it has none."""
+    place = tmp_path / "shared disk"
+    place.mkdir()
+    mounts, as_there = tmp_path / "mounts", str(place).replace(" ", "\\040")
+    mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/ {as_there} {request.param} 0 0\n")
+    monkeypatch.setattr("sfl_sim.store.lock.MOUNTS", mounts)
+    if request.param == "no locks":
+        monkeypatch.setattr("fcntl.flock", none_of_them)
+    return place
+
+
+def none_of_them(file, wish):
+    raise OSError(errno.ENOSYS, "Function not implemented")
+
+
+def test_where_locks_reach_no_other_machine_the_file_itself_is_the_lock(a_disk_whose_locks_reach_nobody):
+    run, lock = (a_disk_whose_locks_reach_nobody / name for name in ("run", ".run.lock"))
+    first = RunFolder(run, "digest")
+    with pytest.raises(ScenarioError, match=f"process {os.getpid()} on {platform.node()}"):
+        RunFolder(run, "digest")
+    first.discard()
+    lock.write_text("7\nnode7\n")
+    with pytest.raises(ScenarioError, match=f"--out: process 7 on node7 .* then remove {lock}"):
+        RunFolder(run, "digest")
+    lock.unlink()
+    killed = "import filelock as f, os, sys; l = f.SoftFileLock(sys.argv[1]); l.acquire(); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", killed, lock], check=False)
+    assert lock.exists()
+    RunFolder(run, "digest").discard()
+
+
+@pytest.mark.parametrize("mount", ["nfs4 rw,local_lock=none", "nfs rw,local_lock=posix", "lustre rw,flock", "ext4 rw"])
+def test_where_locks_reach_other_machines_a_file_that_a_kill_has_left_is_of_nobody(mount, tmp_path, monkeypatch):
+    monkeypatch.setattr("sfl_sim.store.lock.MOUNTS", tmp_path / "mounts")
+    (tmp_path / "mounts").write_text(f"server:/ {tmp_path} {mount} 0 0\n")
+    (tmp_path / ".run.lock").write_text("process 7 on node7")
     RunFolder(tmp_path / "run", "digest").discard()
