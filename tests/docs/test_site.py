@@ -7,15 +7,18 @@ that file. Other YAML is part of a scenario and is checked. Comments before a bl
 - `<!-- in full -->`: the block runs as it stands, because the page tells its numbers.
 - `<!-- before: COMMAND -->`: a command of an earlier page, whose results this one uses.
 - `<!-- exits with 2 -->`: its command is refused.
+- `<!-- needs: PACKAGE -->`: one that users may not have; without it, the page is skipped.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
 import sys
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,7 +95,53 @@ def cut_is_decided(names):
     assert names["faster"].summary["time_to_accuracy_s"].round().tolist() == [57, 65]
 
 
-DECIDES = {"docs/tutorial/3-where-to-cut.md": cut_is_decided}
+def tuning_has_pruned(names):
+    """Check that Optuna has pruned and kept trials, and that the sweep has logged each of its own."""
+    rounds = {"COMPLETE": [], "PRUNED": []}
+    for trial in names["study"].trials:
+        rounds[trial.state.name].append(len(trial.intermediate_values))
+    assert {*rounds["COMPLETE"]} == {names["SEEDS"] * names["ROUNDS"]}
+    assert max(rounds["PRUNED"]) < names["ROUNDS"]
+    assert len(list(Path("reports/swept").iterdir())) == len(list(Path("wandb").glob("offline-run-*"))) == 2
+
+
+def the_array_is_taken(names):
+    """Check that the last job of SLURM's page has trained nothing."""
+    told = Path("slurm-2.out").read_text()
+    taken = re.findall(r"reused from (\S+)", told)
+    assert sorted(taken) == [f"reports/seed-{seed}" for seed in (0, 0, 1, 1, 2, 2)]
+    assert "round 1/3" not in told
+
+
+DECIDES = {
+    "docs/tutorial/3-where-to-cut.md": cut_is_decided,
+    "docs/howto/faster.md": the_array_is_taken,
+    "docs/howto/tune.md": tuning_has_pruned,
+}
+
+
+@pytest.fixture
+def services(page, tmp_path_factory, monkeypatch):
+    """Stand-ins for what pages have elsewhere: a cluster's sbatch, and the server of W&B, which sweeps 0.01 and 0.1."""
+    programs = tmp_path_factory.mktemp("programs")
+    for name, words in (("sbatch", ROOT / "tests/support/sbatch.py"), ("sfl-sim", "-m sfl_sim")):
+        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    if page != "docs/howto/tune.md":
+        return
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+
+    def agent(sweep, function, count):
+        for rate in (0.01, 0.1):
+            with monkeypatch.context() as patch:
+                patch.setattr("wandb.init", partial(wandb.init, config={"lr": rate}))
+                function()
+
+    monkeypatch.setattr("wandb.agent", agent)
+    monkeypatch.setattr("wandb.sweep", lambda sweep, project: project)
 
 
 def stories():
@@ -104,7 +153,7 @@ def stories():
 
 @pytest.mark.night
 @pytest.mark.parametrize("page", stories())
-def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
+def test_what_a_page_shows_runs(page, tmp_path, monkeypatch, services):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     modules = set(sys.modules)
@@ -112,6 +161,8 @@ def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
     for block in STORIES[page]:
         if "not run" in block.marks:
             continue
+        if "needs" in block.marks:
+            pytest.importorskip(block.marks["needs"])
         with monkeypatch.context() as patch:
             if "in full" not in block.marks:
                 patch.setattr(loading, "_study", in_short(loading._study))
