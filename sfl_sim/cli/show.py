@@ -28,8 +28,6 @@ lists = typer.Typer(
 )
 LISTS = ("methods", "models", "datasets", "partitions", "orders", "codecs", "profiles")
 """What a scenario may name."""
-PAGES = ("report.html", "serving.html", "whatif.html")
-"""Pages of a run, a serving and a what-if."""
 MODELS = "safetensors"
 """Format of an export that is no table and no figure."""
 
@@ -64,13 +62,20 @@ def report(
 ) -> None:
     """Write the report of stored runs again, or one page for several.
 
-    Of a run with attacks also its page on privacy, NAME-privacy.html beside --out NAME.html. With --log or
-    --format trace, a page is written only where --out or --export asks for one.
+    Of a folder that holds runs, a list of them with links, DIR/index.html. Of a run with attacks also its page on
+    privacy, NAME-privacy.html beside --out NAME.html. With --log or --format trace, a page is written only where --out
+    or --export asks for one.
 
     Example: sfl-sim report reports/first reports/second --out both.html
     """
     formats = [word.strip() for text in format for word in text.split(",")]
     is_stored = show and len(runs) == 1 and not (out or export or log or format)
+    if not (export or log or format) and len(runs) == 1 and _holds_runs(runs[0]):
+        from sfl_sim.report.pages.run_list import write_run_list
+
+        page = write_run_list(runs[0], writable(out) if out else runs[0] / "index.html")
+        _open(page) if show else say(page)
+        return
     drawn = [form for form in formats if form not in ("trace", MODELS)]
     asks_for_page = out or show or (export and (drawn or MODELS not in formats))
     is_written = not is_stored and bool(asks_for_page or not (log or len(drawn) < len(formats)))
@@ -107,6 +112,13 @@ def report(
                 _open(page)
 
 
+def _holds_runs(folder: Path) -> bool:
+    """Return True for a folder that is no run and has runs in it."""
+    from sfl_sim.report.stored_runs import stored_runs
+
+    return not (folder / "manifest.json").exists() and bool(stored_runs(folder))
+
+
 def _write_report(runs: list[Path], page: Path, export: Path | None, formats: list[str], plotly: str) -> None:
     from sfl_sim.report.export import export_runs
     from sfl_sim.report.html_page import share_plotly
@@ -128,6 +140,8 @@ def _write_report(runs: list[Path], page: Path, export: Path | None, formats: li
 
 def _stored_page(run: Path) -> Path:
     """Return the page in the folder of a run, a serving or a what-if, or in that of this name in reports/."""
+    from sfl_sim.report.stored_runs import PAGES
+
     pages = [folder / page for folder in (run, Path("reports") / run) for page in PAGES]
     page = next((page for page in pages if page.is_file()), None)
     if page is None:

@@ -115,7 +115,7 @@ def write_page(
         parts: makes the figures.
         runs: what has a name, the text of a scenario and a manifest; shown at the end, folded.
         digests: of these runs.
-        more: what else the template asks for.
+        more: what else the template asks for; `plotly` is the script that draws figures, of which lists need none.
 
     Raises:
         ScenarioError: the page cannot be written.
@@ -141,7 +141,7 @@ def write_page(
     text = page.render(
         title=title, kind=kind, about=about, setup=setup, headlines=[sentence.text for sentence in headlines],
         warnings=warnings, panels=list(panels), runs=runs, digests=digests, plot=plot, enter=enter, sections=sections,
-        plotly=Markup(get_plotlyjs()), **more,
+        **{"plotly": Markup(get_plotlyjs()), **more},
     )  # fmt: skip
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

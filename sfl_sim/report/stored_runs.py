@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_NAMED, MAX_LETTERS = 3, 30
 """Number of differences that are named, and of letters of a value."""
+PAGES = ("report.html", "serving.html", "whatif.html")
+"""Pages of a run, a serving and a what-if."""
 COMPUTED = "timing_only", "device", "threads"
 """Keys of the manifest in which runs of a scenario differ that have different folders."""
 STATES = {"complete": "finished", "running": "not finished"}
@@ -34,12 +36,14 @@ class StoredRun(NamedTuple):
         when: when it was written last, in local time.
         state: finished, interrupted or failed; or not finished: it is under way, or was killed.
         differs: what differs from the folder before it, as `key before → now`; empty if it is the first of its name.
+        wall_s: seconds that it took to compute; None if it does not tell.
     """
 
     name: str
     when: datetime
     state: str
     differs: str
+    wall_s: float | None
 
 
 def stored_runs(reports: Path) -> list[StoredRun]:
@@ -54,7 +58,8 @@ def stored_runs(reports: Path) -> list[StoredRun]:
         for name in names:
             now, status = _settings(reports / name, manifests[name]), str(manifests[name].get("status"))
             differs = _in_short(before, now) if before and now else ""
-            runs.append(StoredRun(name, times[name], STATES.get(status, status), differs))
+            wall_s = manifests[name].get("wall_s")
+            runs.append(StoredRun(name, times[name], STATES.get(status, status), differs, wall_s))
             before = now or before
     return runs
 

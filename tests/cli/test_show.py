@@ -378,6 +378,11 @@ def test_runs_of_a_name_are_told_apart(scenario, capsys, monkeypatch):
         ("tiny-3", "finished", "train.rounds 2 → 1"),
         ("tiny-4.partial", "not finished", "server.speedup 7.0 → 100.0"),
     ]
+    sfl_sim("report", "reports")
+    page = Path("reports", "index.html").read_text()
+    assert re.findall(r'href="([^#"]+)"', page) == [f"{name}/report.html" for name in ("tiny", "tiny-2", "tiny-3")]
+    assert all(text in page for text in ("server.speedup 100.0 → 7.0", "not finished"))
+    sfl_sim("report", "reports", "--export", "tables", code=2)
 
 
 def test_a_folder_in_the_place_of_a_scenario_and_a_misspelt_run_are_told_with_what_was_meant(scenario, capsys):
