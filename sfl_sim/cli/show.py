@@ -73,8 +73,8 @@ def report(
     if not (export or log or format) and len(runs) == 1 and _holds_runs(runs[0]):
         from sfl_sim.report.pages.run_list import write_run_list
 
-        page = write_run_list(runs[0], writable(out) if out else runs[0] / "index.html")
-        _open(page) if show else say(page)
+        listed = write_run_list(runs[0], writable(out) if out else runs[0] / "index.html")
+        _open(listed) if show else say(listed)
         return
     drawn = [form for form in formats if form not in ("trace", MODELS)]
     asks_for_page = out or show or (export and (drawn or MODELS not in formats))

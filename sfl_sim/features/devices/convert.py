@@ -184,12 +184,12 @@ def read_nyu_mets(log: Path) -> Iterator[ConvertedTable]:
     Its tables of 2020 have other columns behind the rate and no units; their rates are taken for Mbit/s.
     """
     rows = pd.read_csv(log, header=None)
-    units_bps = 1e6
+    rates_bps = 1e6 * rows[0].to_numpy(float)
     if not pd.api.types.is_numeric_dtype(rows[1]):
         units_bps = rows[1].map(NYU_METS_UNITS_BPS)
         if units_bps.isna().any():
             raise ValueError(f"needs units, one of {', '.join(NYU_METS_UNITS_BPS)}")
-    rates_bps = (rows[0].astype(float) * units_bps).to_numpy()
+        rates_bps = rows[0].to_numpy(float) * units_bps.to_numpy(float)
     yield _trace(log.name.partition(".")[0], np.ones(len(rates_bps)), rates_bps, rates_bps)
 
 
