@@ -42,6 +42,7 @@ EXAMPLES = {
     "clients.choice.kind": "oort",
     "model.init.seed": 1,
     "data.image_size": 32,
+    "data.tokenizer": "my_tokenizer",
     "data.superclasses": True,
     "data.validation.samples": 500,
     "data.separation": 5,

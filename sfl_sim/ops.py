@@ -95,6 +95,8 @@ class Value:
         size_bytes: size as a message.
         samples: number of training samples that it stands for; 0 if there are none.
         step: mini-batch index within the round; -1 if none.
+        length: positions of each of these samples, where mini-batches of sequences are padded to their longest; 0 where
+            all samples have the network's own shape.
         maker: node that produced it, or the client whose job at a server did; None before an operation does.
         content: content, filled by the executor; None in timing-only runs.
 
@@ -102,7 +104,7 @@ class Value:
     the bytes of what is `packed` are `size_bytes`.
     """
 
-    __slots__ = ("__weakref__", "content", "kind", "maker", "samples", "size_bytes", "step")
+    __slots__ = ("__weakref__", "content", "kind", "length", "maker", "samples", "size_bytes", "step")
 
     made_of: Sequence[Value] = ()
     """Other values whose contents `load` needs."""
@@ -112,6 +114,7 @@ class Value:
         self.size_bytes = size_bytes
         self.samples = samples
         self.step = step
+        self.length = 0
         self.maker: Node | None = None
         self.content = content
 
@@ -130,7 +133,7 @@ class Value:
     def envelope(self) -> Value:
         """Return the value as its receiver knows it before it comes; its `unpacked` takes what is `packed`."""
         envelope = Value(self.kind, self.size_bytes, self.samples, self.step)
-        envelope.maker = self.maker
+        envelope.maker, envelope.length = self.maker, self.length
         return envelope
 
     def unpacked(self, packed: Any) -> Value:
@@ -154,6 +157,10 @@ class State(Value):
     @property
     def guard(self) -> State:
         """State whose changes are serialised with those of this one: itself, or the first member of a joined state."""
+        return self
+
+    def at(self, length: int) -> State:
+        """Return what prices are asked of for samples of so many positions: by default this state."""
         return self
 
 

@@ -154,6 +154,8 @@ def check_targets(scenario: Scenario, dataset: Dataset) -> None:
     if are_tokens and is_named and dataset.largest_token >= n_answers:
         problem = f"knows {n_answers} tokens, one for each label; the largest in the samples is {dataset.largest_token}"
         raise ScenarioError(problem, key="model.name", found=model.name)
+    if dataset.goal is Goal.TOKENS and scenario.data.targets == "last":
+        raise ScenarioError("predicts every next token", key="data.targets", found="last", allowed="all")
     for key in ("report.snapshots", "report.leakage", "serving"):
         if attrgetter(key)(scenario) is not None and dataset.goal is not Goal.LABEL:
             if dataset.goal is Goal.TOKENS:

@@ -115,13 +115,22 @@ def _client_data(
     images = device and Images(
         dataset, device, net.dtype, channels_last=net.channels_last, augment=augment, ignored=train.ignore_index
     )
-    data = dealt(scenario, shares, fleet, images or None)
+    data = dealt(scenario, shares, fleet, images or None, dataset.lengths)
+    if data.lengths is not None and isinstance(find_codec(scenario.wire.up, "wire.up"), Delta):
+        problem = "compares a sample with itself in an earlier round, in which its mini-batch was padded otherwise"
+        raise ScenarioError(problem, key="wire.up", found="delta")
     if net.needs_batches_of_two:
         data.check_no_single()
     return data
 
 
-def dealt(scenario: Scenario, shares: Sequence[Ints], fleet: Fleet, images: Images | None = None) -> ClientData:
+def dealt(
+    scenario: Scenario,
+    shares: Sequence[Ints],
+    fleet: Fleet,
+    images: Images | None = None,
+    lengths: Ints | None = None,
+) -> ClientData:
     """Return which samples each client computes on, in which mini-batches, as the section `train` says."""
     train = scenario.train
     rest: Rest = "carry" if train.batches == "full" else "drop" if train.drop_last else "keep"
@@ -132,6 +141,7 @@ def dealt(scenario: Scenario, shares: Sequence[Ints], fleet: Fleet, images: Imag
         rest=rest,
         seed=scenario.seed,
         images=images,
+        lengths=lengths,
     )
 
 

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sfl_sim.data.dataset import PADDING, UNCOUNTED
 from sfl_sim.data.loading import Dataset
 from sfl_sim.data.transforms import normalise, random_crop_flip, to_device
 from sfl_sim.errors import ScenarioError
@@ -58,6 +59,7 @@ class Images:
         self.mean = None if dataset.mean is None else dataset.mean.to(device)
         self.std = None if dataset.std is None else dataset.std.to(device)
         self.goal = dataset.goal
+        self.is_marked = dataset.is_marked
         self.ignored = ignored
         self.dtype = dtype
         self.channels_last = channels_last
@@ -72,12 +74,15 @@ class Images:
             channels_last = self.channels_last and x.ndim == 4
             return x.to(self.dtype, memory_format=torch.channels_last if channels_last else torch.preserve_format)
         if self.mean is None or self.std is None:
-            return (x[:, :-1] if self.goal is Goal.TOKENS else x).long()
+            x = (x[:, :-1] if self.goal is Goal.TOKENS else x).long()
+            return torch.where(x < PADDING, UNCOUNTED - x, x).clamp_min(0) if self.is_marked else x
         return normalise(x, self.mean, self.std, self.dtype, self.channels_last)
 
     def targets(self, x: Tensor, y: Tensor) -> Tensor:
         """Return what is to be predicted of samples x with targets y (n, ...): these, or the next tokens (n, T)."""
         targets = x[:, 1:].long() if self.goal is Goal.TOKENS else y
+        if self.is_marked:
+            targets = targets.masked_fill(targets < 0, NO_TOKEN)
         if self.ignored is None:
             return targets
         return targets.masked_fill(targets == self.ignored, NO_LABEL if self.goal is Goal.PIXELS else NO_TOKEN)
@@ -88,22 +93,23 @@ class Epoch:
 
     __slots__ = ("__weakref__", "images", "order", "rng", "x", "y")
 
-    def __init__(self, images: Images, order: NDArray[np.int64], rng: np.random.Generator) -> None:
+    def __init__(self, images: Images | None, order: NDArray[np.int64], rng: np.random.Generator) -> None:
         self.images = images
         self.order = order
         self.rng = rng
         self.x: Tensor | None = None
         self.y: Tensor | None = None
 
-    def slice(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Give some of the samples in this order, and their targets."""
+    def slice(self, start: int, stop: int, length: int = 0) -> tuple[Tensor, Tensor]:
+        """Give some of the samples in this order, and their targets; of sequences so many positions, 0: all."""
+        assert self.images, "a timing-only batch has no samples"
         if self.x is None:
             index = to_device(torch.from_numpy(self.order), self.images.x.device)
             self.x, self.y = self.images.x[index], self.images.y[index]
             if self.images.augment:
                 self.x = random_crop_flip(self.x, CROP_PADDING, self.rng)
         assert self.y is not None
-        x = self.x[start:stop]
+        x = self.x[start:stop, : length + 1] if length else self.x[start:stop]
         return self.images.prepare(x), self.images.targets(x, self.y[start:stop])
 
 
@@ -121,22 +127,27 @@ class Batch(Value):
     __slots__ = ("_pieces",)
 
     def __init__(
-        self, client: int, samples: int, step: int, pieces: Sequence[_Piece], drawn: tuple[object, ...]
+        self, client: int, samples: int, step: int, pieces: Sequence[_Piece], drawn: tuple[object, ...], length: int = 0
     ) -> None:
         super().__init__("batch", samples=samples, step=step, content=drawn)
-        self.maker = client
+        self.maker, self.length = client, length
         self._pieces = pieces
 
     @property
     def numbers(self) -> NDArray[np.int64]:
         """Indices (n,) of the samples into the training set."""
-        return np.concatenate([epoch.order[start:stop] for epoch, start, stop in self._pieces])
+        return numbers(self._pieces)
 
     def load(self) -> tuple[Tensor, Tensor]:
         """Gather the samples: images (n, C, H, W) or tokens (n, T), and their targets (n, ...)."""
         assert self._pieces, "a timing-only batch has no samples"
-        x, y = zip(*(epoch.slice(start, stop) for epoch, start, stop in self._pieces), strict=True)
+        x, y = zip(*(epoch.slice(start, stop, self.length) for epoch, start, stop in self._pieces), strict=True)
         return (x[0], y[0]) if len(x) == 1 else (torch.cat(x), torch.cat(y))
+
+
+def numbers(pieces: Sequence[_Piece]) -> NDArray[np.int64]:
+    """Return the indices (n,) into the training set of the samples of some pieces."""
+    return np.concatenate([epoch.order[start:stop] for epoch, start, stop in pieces])
 
 
 @dataclass(frozen=True)
@@ -153,6 +164,8 @@ class ClientData:
             (docs/methods/README.md#data-order).
         seed: seed of the run.
         images: source of the samples; None in timing-only runs.
+        lengths: positions (N,) that a network reads of each training sample, if mini-batches are padded to their
+            longest one: samples are then drawn in timing-only runs, too.
 
     Raises:
         ScenarioError: the rest is dropped, and a client has fewer samples than one mini-batch.
@@ -164,6 +177,7 @@ class ClientData:
     rest: Rest = "keep"
     seed: int = 0
     images: Images | None = None
+    lengths: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         for client, share in enumerate(self.shares if self.rest == "drop" else ()):
@@ -209,6 +223,11 @@ class ClientData:
             raise ScenarioError(f"must be the same for all clients with {method}", key=f"train.{key}")
         return value
 
+    def check_one_length(self, method: str, why: str) -> None:
+        """Raise ScenarioError if mini-batches are of sequences of unequal lengths, which `method` cannot have."""
+        if self.lengths is not None:
+            raise ScenarioError(f"needs sequences of one length: {why}", key="method.name", found=method)
+
     def samples(self, client: int) -> int:
         """Count the training samples that the client holds."""
         return len(self.shares[client])
@@ -244,12 +263,13 @@ class ClientData:
         epochs: dict[int, Epoch] = {}
         for step, (start, stop) in enumerate(self._bounds(client, batch_size)):
             pieces = []
-            if self.images:
-                numbers = range(start // samples, -(-stop // samples))
-                epochs = {n: epochs[n] if n in epochs else self._epoch(client, round, n, draws) for n in numbers}
-                begins = [n * samples for n in numbers]
+            if self.images or self.lengths is not None:
+                passes = range(start // samples, -(-stop // samples))
+                epochs = {n: epochs[n] if n in epochs else self._epoch(client, round, n, draws) for n in passes}
+                begins = [n * samples for n in passes]
                 pieces = [(epochs[b // samples], max(start - b, 0), min(stop - b, samples)) for b in begins]
-            yield Batch(client, samples=stop - start, step=step, pieces=pieces, drawn=drawn)
+            length = 0 if self.lengths is None else int(self.lengths[numbers(pieces)].max())
+            yield Batch(client, samples=stop - start, step=step, pieces=pieces, drawn=drawn, length=length)
 
     def _size(self, client: int, batch_size: int | None = None) -> int:
         """Samples of a full mini-batch; with `carry`, no more than the client has in a round."""
@@ -268,7 +288,6 @@ class ClientData:
                     yield epoch * samples + start, epoch * samples + stop
 
     def _epoch(self, client: int, round: int, number: int, draws: tuple[str, str]) -> Epoch:
-        assert self.images is not None
         ordering, augmenting = (stream(self.seed, draw, client, round, number) for draw in draws)
         return Epoch(self.images, ordering.permutation(self.shares[client]), augmenting)
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 MAX_BYTE = 255
 """Largest token that takes a byte in memory; sequences with larger ones take four bytes a token."""
 
+PADDING, UNCOUNTED = -1, -2
+"""Stand, in sequences of which every next token is predicted, for what fills them up, and for token 0 where it is read
+and not predicted; token t then is `UNCOUNTED` - t."""
+
 TEST_SHARE = 0.2
 """Share of the samples that become test samples if a data set comes without a split."""
 
@@ -39,7 +43,7 @@ class Dataset:
     Attributes:
         name: name in `DATASETS`.
         x_train, x_test: samples: images, uint8 (N, C, H, W); sequences of tokens 0 .. n_labels - 1, uint8 (N, T), or
-            int32 where one is larger than 255; or
+            int32 where one is larger than 255, or where some are marked (`PADDING`); or
             numbers of a user's own, float32 (N, ...), which are not normalised.
         y_train, y_test: labels 0 .. n_labels - 1, int64 (N,).
         label_names: name of each label.
@@ -84,6 +88,17 @@ class Dataset:
         return (self.x_train.shape[1] - 1,) if self.token_names else tuple(self.x_train.shape[1:])
 
     @property
+    def is_marked(self) -> bool:
+        """True if sequences are filled up, or hold tokens that are not predicted."""
+        return bool(self.token_names) and not self.x_train.is_floating_point() and int(self.x_train.min()) < 0
+
+    @property
+    def lengths(self) -> NDArray[np.int64] | None:
+        """Positions (N,) that a network reads of each training sample; None if all are of one length."""
+        lengths: NDArray[np.int64] = (self.x_train != PADDING).sum(dim=1).numpy() - 1
+        return lengths if self.is_marked and (lengths != lengths[0]).any() else None
+
+    @property
     def answers(self) -> tuple[str, ...]:
         """Names of what a network chooses from, labels or tokens; or of the numbers that it predicts."""
         return self.token_names or self.target_names or self.label_names
@@ -117,7 +132,8 @@ class Dataset:
     @property
     def largest_token(self) -> int:
         """The largest token in the samples. They must be sequences of tokens."""
-        return max(int(x[: None if x.stride(0) else 1].max()) for x in (self.x_train, self.x_test))
+        parts = [x[: None if x.stride(0) else 1] for x in (self.x_train, self.x_test)]
+        return max(max(int(x.max()), UNCOUNTED - int(x.min())) for x in parts)
 
     def predicting_all(self) -> Dataset:
         """Return the data set for prediction of the next token at every position.
@@ -129,6 +145,8 @@ class Dataset:
         Raises:
             ScenarioError: the samples are no sequences of tokens, or the labels no tokens.
         """
+        if self.token_names:
+            return self
         if self.x_train.ndim != 2 or self.x_train.is_floating_point():
             raise ScenarioError("needs sequences of tokens", key="data.targets", found="all", allowed=["last"])
         are_numbers = all(map(str.isdecimal, self.label_names))

@@ -19,6 +19,7 @@ from sfl_sim.data.builtin import diabetes, digit_masks, digit_pairs, digits, syn
 from sfl_sim.data.dataset import Dataset, numbered
 from sfl_sim.data.download import Absent
 from sfl_sim.data.folders import cinic10, image_folder, tiny_imagenet
+from sfl_sim.data.hugging_face import hf
 from sfl_sim.data.leaf import celeba, femnist
 from sfl_sim.data.own import as_dataset
 from sfl_sim.data.speech import speech_commands
@@ -113,6 +114,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "stackoverflow": stackoverflow,
     "speech_commands": speech_commands,
     "image_folder": image_folder,
+    "hf": hf,
     "tokens": tokens,
 }
 

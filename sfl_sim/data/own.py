@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from sfl_sim.data.dataset import MAX_BYTE, Dataset, measured, numbered, with_targets
 from sfl_sim.data.folders import plain, stacked
+from sfl_sim.data.hugging_face import are_tokens, of_tokens
 from sfl_sim.errors import ScenarioError, in_short, own_place, unreadable
 from sfl_sim.goals import NO_LABEL
 from sfl_sim.json_text import parsed_json
@@ -57,6 +58,10 @@ def as_dataset(given: Any) -> Dataset:
         found = f"{len(made)} arrays" if are_arrays else type(made).__name__
         raise ScenarioError("is no data set", key=KEY, found=found, allowed=FORMS)
     try:
+        made = [part.dataset if isinstance(part, DataLoader) else part for part in made]
+        if len(made) == 2 and all(map(_is_table, made)) and are_tokens(made[0]):
+            train, test = (part.with_format(None)[:] for part in made)
+            return of_tokens("own data", train, test, KEY)
         parts = made if len(made) == 4 else [column for samples in made for column in _columns(samples)]
         _check_masks(parts)
         y_train, y_test = _labels(parts[1]), _labels(parts[3])
@@ -115,10 +120,14 @@ def by_holder(given: Sequence[Any], n_samples: int, key: str) -> Sequence[Any]:
     return np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1])
 
 
+def _is_table(samples: Any) -> bool:
+    """Return True for a data set of Hugging Face."""
+    return hasattr(samples, "column_names") and hasattr(samples, "features")
+
+
 def _columns(samples: Any) -> tuple[Tensor, Any]:
-    """Gather the samples (N, ...) and the labels of a torch data set, also one in a DataLoader, or of Hugging Face."""
-    samples = samples.dataset if isinstance(samples, DataLoader) else samples
-    if hasattr(samples, "column_names") and hasattr(samples, "features"):
+    """Gather the samples (N, ...) and the labels of a torch data set, or of Hugging Face."""
+    if _is_table(samples):
         given, label = _column_names(samples)
         rows = samples.with_format(None)
         return _stacked(list(rows[given])), _labels(list(rows[label]))
@@ -130,8 +139,7 @@ def _columns(samples: Any) -> tuple[Tensor, Any]:
 
 def _classes(samples: Any) -> Sequence[Any]:
     """Return the names of labels that a data set brings; none if it brings none."""
-    samples = samples.dataset if isinstance(samples, DataLoader) else samples
-    if hasattr(samples, "column_names") and hasattr(samples, "features"):
+    if _is_table(samples):
         return getattr(samples.features[_column_names(samples)[1]], "names", ())
     classes = getattr(samples, "classes", None)
     return () if classes is None else classes

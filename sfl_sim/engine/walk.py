@@ -241,7 +241,8 @@ class Walk:
     @property
     def is_regular(self) -> bool:
         """True if all rounds of the same clients issue the same operations."""
-        return self.method.regular and not self.method.task.round_cuts
+        task = self.method.task
+        return self.method.regular and not task.round_cuts and task.data.lengths is None
 
     def _run(self, number: int, clients: Sequence[int], what: Hashable, flow: Callable[[], Flow]) -> WalkedRound:
         """Run one flow.

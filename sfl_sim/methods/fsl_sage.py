@@ -54,6 +54,7 @@ class FslSage(Ahead, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
+        task.data.check_one_length(task.method, "activations of several mini-batches are stored as one")
         self.head = self.new_head(task.cut)
         if self.part2.part.first:
             problem = "has nothing to estimate: what clients hold is frozen, and gets no gradient"

@@ -69,6 +69,7 @@ class HoSfl(SplitMethod, survives=True):
         if task.client_lr:
             raise ScenarioError("must be the same for all clients, whose part-1s stay equal", key="train.lr")
         self.batch_size = task.data.common("batch_size", task.method)
+        task.data.check_one_length(task.method, "gradients are kept apart from the weights by which they are priced")
         self.initial = self.part1.snapshot()
         """What every client holds before the first step."""
         self.part1s: dict[int, Replica] = {}

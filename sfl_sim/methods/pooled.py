@@ -35,6 +35,7 @@ class Pooled(SplitStep, TwoParts):
         super().__init__(task, options)
         self.client_model: Replica | Bundle = self.part1
         self.batch_size = task.data.common("batch_size", task.method)
+        task.data.check_one_length(task.method, "mini-batches of several clients become one")
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """Steps that each take a mini-batch of every client that has one; then w1 <- sum_c k_c w1_c."""

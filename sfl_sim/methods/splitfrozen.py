@@ -127,6 +127,7 @@ class SplitFrozen(SplitMethod, survives=True):
         if self.data.rest != "keep" or (images and images.augment):
             problem = "needs every sample in every epoch: train.batches epochs without train.drop_last or data.augment"
             raise ScenarioError(problem, key="method.send_once", found=True)
+        self.data.check_one_length("splitfrozen with send_once", "activations are kept in other mini-batches")
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class Wire:
         through = message if isinstance(message, Coded) else None
         if not gradient.size_bytes or (through is None and codec is None):
             return gradient
-        shape = (gradient.samples, *part.out_shape)
+        shape = (gradient.samples, *part.at(gradient.length).out_shape)
         return CodedGradient(gradient, through, shape, part.wire_dtype, codec, (self.seed, "codec of gradients", *ids))
 
     def crossing_bytes(self, part: Part, samples: int) -> tuple[int, int]:
@@ -150,5 +150,5 @@ class Wire:
     ) -> Value:
         if codec is None:
             return payload
-        shapes = [(payload.samples, *part.out_shape) for part in parts]
+        shapes = [(payload.samples, *part.at(payload.length).out_shape) for part in parts]
         return Coded(payload, codec, shapes, parts[0].wire_dtype, (self.seed, name, *ids))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from difflib import get_close_matches
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from sfl_sim.models.faithful import LAST_BITS, lending_difference, unless_roundi
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.global_draws import drawing
 from sfl_sim.models.lora import Lora, adapt
-from sfl_sim.models.part import Part, is_own
+from sfl_sim.models.part import Part, Prices, is_own
 from sfl_sim.models.plain_state import has_shapes_alone
 from sfl_sim.models.price import Layer, one_sample, price
 from sfl_sim.models.replica import Replica
@@ -88,6 +89,7 @@ class Network:
         self.lora = lora
         self._unweighted: dict[tuple[object, ...], Any] = {}  # layers and parts; copies with other settings share it
         self._is_unweighted = False
+        self._by_length: dict[int, Any] = {}  # prices of layers, and layers at 0; copies with other settings share it
         self._deaf = 0  # layers that no gradient reaches
         self._checked: set[int] = set()  # with how many last bits; copies with other settings share it
         try:
@@ -295,25 +297,38 @@ class Network:
         return part
 
     def _part(self, bare: nn.Sequential, start: int, stop: int) -> Part:
-        skeleton = bare[start:stop]
-        layers = self.layers[start:stop]
-        before = self.layers[start - 1].out_shape if start else self.input_shape
+        skeleton, layers = bare[start:stop], self.layers[start:stop]
         if layers and layers[-1].is_complex:
             problem = f"layer {layers[-1].name} gives complex numbers, which losses and messages do not hold"
             raise ScenarioError(problem, key="model.cut" if stop < len(self) else "model")
         return Part(
             _of_type(skeleton, self.dtype),
             first=start <= self.lowest,
-            layers=layers,
-            in_numel=math.prod(before),
-            out_shape=layers[-1].out_shape if layers else before,
+            prices=partial(self._prices, start, stop),
             dtype=self.dtype,
             channels_last=self.channels_last,
             forward_settings=self.forward_settings,
-            label_bytes=self.forward_settings.label_bytes
-            or LABEL_BYTES * (math.prod(self.input_shape) if self.every_token else 1),
             aggregate=self.lora.aggregate if self.lora else None,
         )
+
+    def _prices(self, start: int, stop: int, length: int) -> Prices:
+        """Return what a part asks for; layers are priced once for each length of a sequence.
+
+        Raises ScenarioError if they cannot take sequences of this length.
+        """
+        shape = (length,) if length else self.input_shape
+        if length and length not in self._by_length:
+            try:
+                with _one_thread(), self.measuring():
+                    module = self._by_length.setdefault(0, self._module(seed=0))
+                    self._by_length[length] = price(module, shape, self.tokens)
+            except Exception as error:  # a user's own layers may do anything
+                problem = f"cannot take shorter sequences, of {length} tokens: {in_one_line(error)}"
+                raise ScenarioError(problem, key="model", found=self.name) from error
+        layers = self._by_length[length] if length else self.layers
+        n_labels = math.prod(shape) if self.every_token else 1
+        before = layers[start - 1].out_shape if start else shape
+        return layers[start:stop], before, self.forward_settings.label_bytes or LABEL_BYTES * n_labels
 
     def split(self, *cuts: int, seed: int, device: torch.device | None) -> list[Replica]:
         """Make replicas of the parts between `cuts`, initialised as one network, so that weights do not depend on cuts.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +20,15 @@ from sfl_sim.models.price import NO_WORK, Layer, state_buffers
 from sfl_sim.ops import KINDS, Work
 
 CACHE_LINE_BYTES = 64
+Prices = tuple[Sequence[Layer], tuple[int, ...], int]
+"""Layers, the shape of a sample before them, and the bytes of what the network has to predict of it."""
 
 
 class Part:
     """Consecutive layers of a network, shared by all replicas that hold weights for them.
+
+    Args:
+        prices: gives what depends on the positions of a sequence; of 0, for a sample of the network's own shape.
 
     Attributes:
         first: True if the gradient at its input is not needed: that is the data, or all before it is frozen.
@@ -48,26 +55,19 @@ class Part:
         skeleton: nn.Sequential,
         *,
         first: bool,
-        layers: Sequence[Layer],
-        in_numel: int,
-        out_shape: tuple[int, ...],
+        prices: Callable[[int], Prices],
         dtype: torch.dtype,
         channels_last: bool,
         forward_settings: ForwardSettings,
-        label_bytes: int,
         aggregate: str | None = None,
     ) -> None:
         self.skeleton = skeleton
         self.first = first
-        self._sample = sample_work(layers)
-        self._spared = {gradient: spared_work(layers, gradient) for gradient in (False, True)}
-        self._works: dict[tuple[int, int, bool], Work] = {}
-        self.in_numel = in_numel
-        self.out_shape = out_shape
-        self.out_numel = math.prod(out_shape)
+        self._prices = prices
+        self._by_length: dict[int, Part] = {}
+        self._set_prices(*prices(0))
         self.channels_last = channels_last
         self.forward_settings = forward_settings
-        self.label_bytes = label_bytes
         self.aggregate = aggregate
         self.adapters = adapter_slots(skeleton)
         self.names: list[str] = []
@@ -103,6 +103,25 @@ class Part:
 
     def __repr__(self) -> str:
         return f"Part({self.in_numel} to {self.out_numel} elements, {self.macs} MACs, {self.size_bytes} B)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_prices": None, "_by_length": {}}  # a node of a live run asks for no prices
+
+    def _set_prices(self, layers: Sequence[Layer], before: tuple[int, ...], label_bytes: int) -> None:
+        self.label_bytes = label_bytes
+        self._sample = sample_work(layers)
+        self._spared = {gradient: spared_work(layers, gradient) for gradient in (False, True)}
+        self._works: dict[tuple[int, int, bool], Work] = {}
+        self.in_numel = math.prod(before)
+        self.out_shape = layers[-1].out_shape if layers else before
+        self.out_numel = math.prod(self.out_shape)
+
+    def at(self, length: int) -> Part:
+        """Return the same part with the prices of a sequence of so many positions; 0 stands for the usual ones."""
+        if length and length not in self._by_length:
+            self._by_length[length] = other = copy(self)
+            other._set_prices(*self._prices(length))
+        return self._by_length[length] if length else self
 
     @property
     def macs(self) -> float:

@@ -65,6 +65,9 @@ class Replica(State):
         assert self.content is not None, "has no weights: of a timing-only run, or its executor has steps to finish()"
         return self.content
 
+    def at(self, length: int) -> Replica:
+        return Replica(self.part.at(length), has_velocity=self.has_velocity)
+
     def snapshot(self) -> Replica:
         """Copy the replica, with a new optimiser state except for the velocity."""
         copy = self.envelope()
@@ -119,6 +122,9 @@ class Joined(State):
     def guard(self) -> State:
         return self.members[0]
 
+    def at(self, length: int) -> Joined:
+        return Joined(self.part.at(length), [member.at(length) for member in self.members])
+
     def envelope(self) -> Replica:
         copy = Replica(self.part, has_velocity=self.has_velocity)
         if any(member.copy_bytes is not None for member in self.members):
@@ -161,6 +167,9 @@ class Bundle(State):
     @property
     def guard(self) -> State:
         return self.members[0].guard
+
+    def at(self, length: int) -> Bundle:
+        return Bundle([member.at(length) for member in self.members])
 
     def snapshot(self) -> Bundle:
         """Copies of the members, each one replica."""

@@ -151,7 +151,10 @@ class Data(Section):
     """Data of your own: package.module:make, where make() gives (x_train, y_train, x_test, y_test) as arrays or
     tensors, or two torch data sets. From Python also the data themselves."""
     path: str | None = None
-    """image_folder: root directory of the images. shakespeare: a text with speaker headings instead of LEAF's files."""
+    """image_folder: root directory of the images. shakespeare: a text with speaker headings instead of LEAF's files.
+    hf: folder of a Hugging Face data set with parts train and test."""
+    tokenizer: str | None = None
+    """hf: folder of a tokenizer of transformers, which reads the column `text`; null: its column `input_ids`."""
     image_size: Annotated[Count, Field(le=4096)] | None = None
     """image_folder: height and width in pixels that images are resized to; null keeps them as they are."""
     root: Annotated[str | None, Concern.RECORDING] = None
@@ -166,7 +169,8 @@ class Data(Section):
     samples_per_owner: Count | None = None
     """shakespeare: training samples in a row to keep of each role; roles without more are left out; null keeps all."""
     shape: Annotated[tuple[Count, ...], Field(strict=False)] | None = None
-    """synthetic: [channels, height, width] of an image, or [tokens] of a sequence. tokens: [tokens]."""
+    """synthetic: [channels, height, width] of an image, or [tokens] of a sequence. tokens: [tokens]. hf: [tokens] that
+    are read of a sequence at most."""
     n_labels: Count | None = None
     """synthetic: number of labels. tokens: number of different tokens."""
     samples: Count | None = None

@@ -87,6 +87,13 @@ class Prices:
 
     def _work_and_result(self, op: On) -> tuple[Work, Value]:
         """Give the operation's work and its result, which are asked of the step once for each shape."""
+        if length := getattr(op.args[0], "length", 0) if op.args else 0:
+            op = On(op.node, op.step, op.state.at(length), *op.args)
+        work, result = self._of_shape(op)
+        result.length = length
+        return work, result
+
+    def _of_shape(self, op: On) -> tuple[Work, Value]:
         step, shapes = op.step, self._shapes[type(op.step)]
         if shapes is None or (shape := step.shape(op.state, *op.args)) is None:
             return _work(op), step.out(op.state, *op.args)

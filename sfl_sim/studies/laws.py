@@ -620,6 +620,9 @@ def samples_are_trained(trial: StoredTrial) -> Finding:
         data.samples(client) * (data.passes(client) if scenario.train.batches == "full" else 1) for client in owners
     ]
     largest = np.minimum(of_all, [data.size(client) for client in owners])
+    shares = ops["macs"] / ops.groupby("client")["macs"].transform("max") * ops["client"].map(data.size)
+    if scenario.data.name in ("hf", None) and _differ(shares, shares.round()).any():
+        return Untold("to which lengths its mini-batches of sequences are padded")
     trained = (macs["sum"] / macs["max"]).reindex(keys).fillna(0).to_numpy() * largest
     n_dealt = np.array([data.seen(client) for client in owners])
     lost = keys.isin(pd.MultiIndex.from_frame(_who_was_lost(trial)))

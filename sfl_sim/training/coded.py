@@ -43,7 +43,7 @@ class Coded(Value):
         size_bytes = payload.size_bytes - dtype.itemsize * sum(map(math.prod, shapes))
         size_bytes += sum(codec.size_bytes(shape, dtype) for shape in shapes)
         super().__init__(payload.kind, size_bytes, samples=payload.samples, step=payload.step, content=payload.content)
-        self.maker = payload.maker
+        self.maker, self.length = payload.maker, payload.length
         self.made_of = [payload]
         self.codec = codec
         self.shapes = shapes
@@ -125,7 +125,7 @@ class CodedGradient(Value):
         back = message.codec.gradient_shape(shape, dtype) if message else shape
         size_bytes = codec.size_bytes(back, dtype) if codec else dtype.itemsize * math.prod(back)
         super().__init__(payload.kind, size_bytes, samples=payload.samples, step=payload.step, content=payload.content)
-        self.maker = payload.maker
+        self.maker, self.length = payload.maker, payload.length
         self.made_of = [payload, message] if message else [payload]
         self.message = message
         self.shape = shape

@@ -185,7 +185,7 @@ class LossAtLabels(Step):
 
     def out(self, model: Replica | Bundle, sent: Value, labelled: Value) -> Value:
         """Return n * A*b_e bytes, as many as have come without a codec."""
-        sample_bytes = self.sender.out_numel * self.sender.wire_dtype.itemsize
+        sample_bytes = self.sender.at(sent.length).out_numel * self.sender.wire_dtype.itemsize
         return Value("gradients", sent.samples * sample_bytes, sent.samples, sent.step)
 
     def run(self, model: Replica | Bundle, sent: Value, labelled: Value) -> Tensor | None:
