@@ -301,6 +301,8 @@ class Method(ABC):
     """Keys of the scenario that have no effect with this method, and why, as in "draws clients itself"."""
     like: ClassVar[str] = ""
     """Method that it is where its idea does nothing; empty if it is no variant of another one."""
+    tuned: ClassVar[tuple[str, Sequence[Any]] | None] = None
+    """The option that its paper tunes, and values for the pilots of a benchmark; None if it names none."""
     idea_off: str = ""
     """Why its idea does nothing with this task and these options; empty if it does something."""
     examples: ClassVar[Sequence[MethodOptions]] = ()

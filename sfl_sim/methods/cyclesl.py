@@ -42,6 +42,7 @@ class CycleSL(Pooled, survives=True):
 
     Options = CycleOptions
     options: CycleOptions
+    tuned = ("server_epochs", (1, 2, 4))
     neutral = None
     shares_server_model = False  # gradients of several clients are computed side by side
 

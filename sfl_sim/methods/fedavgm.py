@@ -29,6 +29,7 @@ class FedAvgM(ServerCopies, regular=True, survives=True):
 
     Options = FedAvgMOptions
     options: FedAvgMOptions
+    tuned = ("server_momentum", (0.1, 0.3, 0.5, 0.7, 0.9))
     neutral = FedAvgMOptions(server_momentum=0.0)
     only_averages = False
     like = "splitfed_v1"

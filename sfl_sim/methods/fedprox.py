@@ -26,6 +26,7 @@ class FedProx(ServerCopies, regular=True, survives=True, tiered=True):
 
     Options = ProxOptions
     options: ProxOptions
+    tuned = ("mu", (0.001, 0.01, 0.1, 1.0))
     neutral = ProxOptions(mu=0.0)
     like = "splitfed_v1"
 

@@ -48,6 +48,7 @@ class FslSage(Ahead, survives=True):
 
     Options = SageOptions
     options: SageOptions
+    tuned = ("align_every", (1, 2, 5, 10))
     examples = (SageOptions(align_every=2, align_epochs=2, upload_every=2),)
     neutral = None
     forward, goes_back = Forward(), Backward

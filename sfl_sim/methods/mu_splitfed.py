@@ -44,6 +44,7 @@ class MuSplitFed(Ahead, survives=True):
 
     Options = MuOptions
     options: MuOptions
+    tuned = ("tau", (1, 2, 4))
     examples = (MuOptions(tau=1), MuOptions(tau=1, dist="gauss", directions=2))  # momentum outlives a step of tau
     neutral = None
     sends_gradients = keeps_graphs = follows_order = False

@@ -29,6 +29,7 @@ class SlowMo(ServerCopies, regular=True, survives=True):
 
     Options = SlowMoOptions
     options: SlowMoOptions
+    tuned = ("slow_momentum", (0.2, 0.4, 0.6, 0.8))
     neutral = SlowMoOptions(slow_momentum=0.0)
     only_averages = False
     like = "splitfed_v1"

@@ -149,6 +149,7 @@ class Smofi(ServerCopies, regular=True, survives=True):
 
     Options = SmofiOptions
     options: SmofiOptions
+    tuned = ("server_momentum", (0.1, 0.3, 0.5, 0.7, 0.9))
     examples = (
         *(SmofiOptions(barrier=barrier) for barrier in ("paper", "strict", "relaxed")),
         SmofiOptions(fusion=False),

@@ -13,6 +13,8 @@ LOW, HIGH = 0.1, 0.9
 """Quantiles between which lies an 80 % interval."""
 ALIKE = 0.01
 """Times of a round that differ by no more than such a share are as good as equal."""
+LEAST_SEEDS, DRAWS = 6, 10_000
+"""Fewest seeds for an interval by bootstrap, and its number of resamples."""
 
 
 def non_dominated(*costs: ArrayLike) -> NDArray[np.bool_]:
@@ -37,7 +39,7 @@ def ranks(figures: pd.DataFrame, more_is_better: bool) -> pd.DataFrame:
 
     Returns:
         a row for each variant with `rank`, `low` and `high`: 1 is the best, equal figures share a rank; low and high
-        are those of a t-interval, within 1 and the number of variants, and NaN for fewer than two seeds.
+        are those of `mean_within`, and NaN for fewer than two seeds.
     """
     from scipy.stats import rankdata  # type: ignore[import-untyped]  # takes half a second to import
 
@@ -45,8 +47,26 @@ def ranks(figures: pd.DataFrame, more_is_better: bool) -> pd.DataFrame:
     of_seeds = rankdata((-whole if more_is_better else whole).to_numpy(), axis=1) if len(whole) else np.empty((0, 0))
     if whole.empty:
         return pd.DataFrame(math.nan, index=figures.columns, columns=["rank", "low", "high"])
-    low, high = np.clip(interval(of_seeds), 1, whole.shape[1])
+    low, high = mean_within(of_seeds)
     return pd.DataFrame({"rank": of_seeds.mean(axis=0), "low": low, "high": high}, index=whole.columns)
+
+
+def mean_within(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the ends (2, N) of the 95 % interval of the mean over seeds of ranks (S, N), within 1 and N.
+
+    From six seeds on it is that of a bootstrap, whose quantiles are moved outwards as far as a t-interval is wider than
+    a normal one with n for n - 1 (Hesterberg, The American Statistician 69(4), 2015): it holds the truth in 92 to 95 of
+    100 cases, and never leaves the ranks that seeds have had. With three seeds that would be 73 of 100; so for fewer
+    than six it is the t-interval, as far as it lies within 1 and N.
+    """
+    n = len(ranks)
+    if n < LEAST_SEEDS:
+        return np.clip(interval(ranks), 1, ranks.shape[1])
+    from scipy.stats import norm, t
+
+    tail = norm.cdf(-math.sqrt(n / (n - 1)) * t.ppf(0.975, n - 1))
+    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS)
+    return np.asarray(np.quantile(counts @ ranks / n, [tail, 1 - tail], axis=0))
 
 
 def interval(of_seeds: ArrayLike) -> NDArray[np.float64]:

@@ -34,6 +34,7 @@ ABOUT: dict[FolderKind, str] = {"run": "summary.json", "serving": "serving.json"
 ENTRIES: dict[FolderKind, str] = {"run": "rounds", "serving": "trials", "whatif": "points"}
 """The table without whose rows there is nothing to report."""
 BENCHMARK, OWN_LINKS = "benchmark.csv", "as trained"
+BENCHMARK_BEFORE, PILOTS_OF_BENCHMARK = "benchmark_before.csv", "pilots.csv"
 """The table of a benchmark's folder, and its name of the links of the training, which no other links can have."""
 
 

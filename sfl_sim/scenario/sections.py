@@ -508,15 +508,22 @@ LinksName = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,30}$")]
 """Name of other links, and of the folder of what is timed on them."""
 
 
+RateRange = Annotated[list[Positive], Field(min_length=2, max_length=2)]
+"""The lowest and the highest of the learning rates that are tried."""
+
+
 class Benchmark(Section):
     """How `sfl-sim benchmark` compares the variants; no part of a training."""
 
-    rates: Annotated[list[Positive], Field(min_length=1)] = Field(default=[0.003, 0.01, 0.03, 0.1, 0.3])
-    """Learning rates (`train.lr`), of which each variant gets the one that was best in the pilots."""
+    rates: Annotated[dict[Literal["sgd", "momentum", "adam"], RateRange], Field(min_length=1)] = Field(
+        default={"sgd": [0.003, 1.0], "momentum": [0.0003, 0.1], "adam": [0.0001, 0.03]}
+    )
+    """Optimisers that pilots try (momentum: SGD with 0.9 of it), each with its lowest and highest rate of clients."""
     pilot_seed: Seed = 900
     """Seed of the pilots, which the comparison must not use."""
-    target_share: PositiveShare = 0.9
-    """Share of the first variant's best score, seed by seed, that is the target of all."""
+    target_share: PositiveShare = 0.5
+    """Place of the target of all, seed by seed, on the way from what clients at rest and weights at the start reach (0)
+    to what a centrally trained network does (1)."""
     links: dict[LinksName, dict[str, JsonValue]] = Field(default={})
     """Other links, or devices, on which the trained runs are timed again, by a name: dotted keys as in a grid."""
 

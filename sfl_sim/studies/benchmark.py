@@ -1,20 +1,23 @@
-"""The benchmark: methods in one world, each with the learning rate that was best in pilots, and what it cost them."""
+"""The benchmark: methods in one world, each with what was best in pilots, of which all have as many, and its cost."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
+import torch
 
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.round_tables import learned
 from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import Method
 from sfl_sim.metrics.scores import LAST_ROUNDS, VALIDATION, score_of, way_to
-from sfl_sim.report.load import BENCHMARK, OWN_LINKS, TABLES, Run
+from sfl_sim.report.load import BENCHMARK, BENCHMARK_BEFORE, OWN_LINKS, PILOTS_OF_BENCHMARK, TABLES, Run
 from sfl_sim.report.load import load as load_run
 from sfl_sim.runs.news import Notify
 from sfl_sim.runs.trial import Settings
@@ -28,9 +31,28 @@ from sfl_sim.studies.reprice import Repricing, check_same_training
 from sfl_sim.studies.train import run_study
 from sfl_sim.studies.walk import memory_bytes
 
-RATE = "train.lr"
-RATES, RUN = "rates", "run"
+SEARCHED = ("train.lr", "train.optimizer", "train.momentum", "train.server")
+"""Keys that pilots choose, besides an option of the method's own (`Method.tuned`)."""
+N_PILOTS, DESIGN_SEED = 12, 66
+"""Pilots of every variant, and the seed of the quasi-random design of their settings, which is the same for all."""
+OPTIMISERS: dict[str, dict[str, Any]] = {
+    "sgd": {"train.optimizer": "sgd"},
+    "momentum": {"train.optimizer": "sgd", "train.momentum": 0.9},
+    "adam": {"train.optimizer": "adam"},
+}
+APART = 10.0
+"""Most times that the server's learning rate is the clients', or they its."""
+EDGE = 1 / 8
+"""Share of a range of rates, on a logarithmic scale, that is its edge."""
+PILOTS, RUN = "pilots", "run"
 """Names in the benchmark's folder: pilots, and the comparison."""
+REST = "splitfrozen"
+"""Method whose clients are at rest."""
+CENTRAL = {"method": {"name": "fedavg"}, "clients.count": 1, "clients.participation": 1, "clients.availability": None,
+           "data.partition": {"kind": "iid"}}  # fmt: skip
+"""What makes a variant one network that is trained with all samples at one place."""
+CENTRALLY, AT_START, GUESSING = "trained centrally", "weights at the start", "guessing"
+"""Names of the controls."""
 HALF = 0.5
 """Share of what the first variant spends with a seed that is the budget of all variants."""
 SPENT = ("rounds", "simulated_s", "bytes_up", "bytes_down", "joule", "performance_gap", "backward_transfer",
@@ -38,6 +60,7 @@ SPENT = ("rounds", "simulated_s", "bytes_up", "bytes_down", "joule", "performanc
 """Columns that the table takes from summary.json."""
 TRAITS = ("is_split", "sends_labels", "gets_gradients", "keeps_graphs", "uploads_model")
 """Traits of methods in the table."""
+Rates = Mapping[Literal["sgd", "momentum", "adam"], Sequence[float]]
 ProgressContext = Callable[[], AbstractContextManager[Notify]]
 
 
@@ -46,25 +69,34 @@ def run_benchmark(
 ) -> Path:
     """Compare the variants of `study`, and `more` methods, in a folder (default: `reports/<name>-benchmark`).
 
-    Every variant is trained at all rates with the pilots' seeds; then with the best of them, at which its median score
-    was highest, with the scenario's own seeds. What is finished there is kept, so that the same command goes on after
-    an interruption, and a further method costs its own runs alone. Gives the folder.
+    Every variant is trained with the settings of its pilots and their seed; then with those of them at which it scored
+    highest on validation samples, with the scenario's own seeds. What is finished there is kept, so that the same
+    command goes on after an interruption, and a further method costs its own runs alone. An earlier table with other
+    rows stays beside the new one. Gives the folder.
 
-    Raises ScenarioError for bad input, or if a variant diverges at all rates.
+    Raises ScenarioError for bad input, or if a variant diverges in all pilots.
     """
-    study = with_methods(training(study), more)
+    study = with_controls(with_methods(training(study), more))
     folder = out or Path("reports", f"{study.name}-benchmark")
     settings = replace(settings, reuse=True)
     check_links(study)
-    tried = pilots(study)
-    final = at_rates(study, best_rates(study, tried, _run(tried, folder, RATES, settings, progress)))
+    check_pilots(study)
+    tried = [list(settings_of(variant, benchmark_of(study).rates)) for variant in of_points(study)]
+    told = with_settings(study, tried, {"name": f"{study.name}-{PILOTS}", "seed": benchmark_of(study).pilot_seed,
+                                        "repeats": 1, "report.leakage": None})  # fmt: skip
+    scored = pilots_of(study, told, _run(told, folder, PILOTS, settings, progress))
+    scored.to_csv(folder / PILOTS_OF_BENCHMARK, index=False, float_format="%.6g")
+    final = with_settings(study, best_of(scored, tried))
     run = _run(final, folder, RUN, settings, progress)
-    tables = [table_of(study, final, run, run, OWN_LINKS)]
+    tables = [table_of(study, final, scored, run, run, OWN_LINKS)]
     for name, layer in benchmark_of(study).links.items():
         with progress() as notify:
             repriced = Repricing(run, layer).run(folder / f"{run.name}-{name}", notify).ended()
-        tables.append(table_of(study, final, run, repriced, name))
-    pd.concat(tables, ignore_index=True).to_csv(folder / BENCHMARK, index=False, float_format="%.6g")
+        tables.append(table_of(study, final, scored, run, repriced, name))
+    text = pd.concat(tables, ignore_index=True).to_csv(index=False, float_format="%.6g")
+    if (path := folder / BENCHMARK).exists() and path.read_text(encoding="utf-8") != text:
+        path.replace(folder / BENCHMARK_BEFORE)
+    path.write_text(text, encoding="utf-8")
     return folder
 
 
@@ -72,9 +104,25 @@ def with_methods(study: Study, more: Sequence[str]) -> Study:
     """Return the study with further methods, with default options, in its grid. Raises ScenarioError."""
     if not more:
         return study
-    own = study.base.grid
-    parts = [own or {"method": study.base.method.model_dump()}] if isinstance(own, dict) else own
-    return extended(study, {"grid": [*parts, *({"method": {"name": name}} for name in more)]})
+    return extended(study, {"grid": [*_parts(study), *({"method": {"name": name}} for name in more)]})
+
+
+def with_controls(study: Study) -> Study:
+    """Return the study with clients at rest, unless they are in it, and a centrally trained network, in its grid."""
+    has_rest = any(variant.scenario.method.name == REST for variant in study.variants)
+    more = [] if has_rest else [{"method": {"name": REST}}]
+    return extended(study, {"grid": [*_parts(study), *more, CENTRAL]})
+
+
+def _parts(study: Study) -> list[dict[str, Any]]:
+    """The grids of a study, of which each has the points one after the other; one of its method if it has none."""
+    own = study.base.grid or {"method": study.base.method.model_dump()}
+    return [own] if isinstance(own, dict) else list(own)
+
+
+def of_points(study: Study) -> Sequence[Variant]:
+    """The first variant of each point of a study's grid."""
+    return study.variants[:: study.base.repeats]
 
 
 def benchmark_of(study: Study) -> Benchmark:
@@ -92,62 +140,145 @@ def check_links(study: Study) -> None:
                 check_same_training(variant, changed(variant.scenario, layer, places))
 
 
-def pilots(study: Study) -> Study:
-    """Return the study of all variants at all rates, with the pilots' seeds.
-
-    Raises ScenarioError if the scenario sets a rate itself, or if the comparison has a pilot's seed.
-    """
-    own, benchmark = study.base.grid, benchmark_of(study)
-    in_grid = any(RATE in point for point in points(own))
-    if in_grid or RATE in study.places.keys:
-        key = f"grid.{RATE}" if in_grid else RATE
-        raise study.located(ScenarioError("is chosen by the benchmark from benchmark.rates", key=key))
+def check_pilots(study: Study) -> None:
+    """Raise ScenarioError if there is nothing to choose on, or the scenario sets what pilots choose or their seed."""
+    for key in SEARCHED:
+        given = [f"grid.{path}" for point in points(study.base.grid) for path in point] + list(study.places.keys)
+        named = next((path for path in given if f"{path.removeprefix('grid.')}.".startswith(f"{key}.")), None)
+        if named:
+            raise study.located(ScenarioError("is chosen by the benchmark in pilots", key=named))
+    if any(variant.scenario.data.validation is None for variant in study.variants):
+        problem = "is missing: settings are chosen on samples that are set aside, such as {share: 0.1}"
+        raise study.located(ScenarioError(problem, key="data.validation"))
     seeds = {variant.scenario.seed for variant in study.variants}
-    if benchmark.pilot_seed in seeds:
+    if (pilot_seed := benchmark_of(study).pilot_seed) in seeds:
         problem = "must not be among the seeds of the comparison, on which nothing may be tuned"
-        raise study.located(ScenarioError(problem, key="benchmark.pilot_seed", found=benchmark.pilot_seed))
-    grid = [{**part, RATE: benchmark.rates} for part in ([own] if isinstance(own, dict) else own or [{}])]
-    return extended(study, {"name": f"{study.name}-{RATES}", "seed": benchmark.pilot_seed,
-                            "repeats": 1, "grid": grid, "report.leakage": None})  # fmt: skip
+        raise study.located(ScenarioError(problem, key="benchmark.pilot_seed", found=pilot_seed))
 
 
-def best_rates(study: Study, tried: Study, folder: Path) -> list[float]:
-    """Return for each point of the study's grid the rate with the best median score among the pilots in `folder`: on
-    validation samples (`data.validation`), or else on the test set.
+def settings_of(variant: Variant, rates: Rates) -> Iterator[dict[str, Any]]:
+    """Generate the settings of a variant's pilots: points of a Halton sequence in the same space for all variants.
 
-    Of equally good rates it is the smallest; pilots that diverged do not count. Raises ScenarioError if a variant has
-    diverged at all of them.
+    Its axes are the optimiser, the clients' rate, how many times the server's is as high, and an option of the method's
+    own. A method without a server that trains, or whose nodes have one rate, has no rate of the server; and one whose
+    idea does nothing with an optimiser is not tried with it.
     """
-    run, best = load_run(folder), []
+    from scipy.stats import qmc  # type: ignore[import-untyped]  # takes half a second to import
+
+    usable, has_server, method = [], True, None
+    for name in rates:
+        layer = {**OPTIMISERS[name], "train.lr": 0.1}
+        try:
+            method = _method(variant, {**layer, "train.server.lr": 0.1})
+        except ScenarioError as error:
+            if error.key != "train.server":
+                raise
+            has_server, method = False, _method(variant, layer)
+        usable += [] if method.idea_off else [name]
+    assert method is not None
+    usable = usable or list(rates)
+    key, values = method.tuned or ("", ())
+    is_free = method.tuned is not None and key not in variant.scenario.method.options
+    for which, rate, apart, option in qmc.Halton(4, seed=DESIGN_SEED).random(N_PILOTS):
+        name = usable[int(which * len(usable))]
+        low, high = sorted(rates[name])
+        lr = low * (high / low) ** rate
+        found = {**OPTIMISERS[name], "train.lr": _rounded(lr)}
+        if has_server:
+            found["train.server.lr"] = _rounded(lr * APART ** (2 * apart - 1))
+        if is_free:
+            found[f"method.{key}"] = values[int(option * len(values))]
+        yield found
+
+
+def _method(variant: Variant, layer: Mapping[str, Any]) -> Method:
+    return Experiment(changed(variant.scenario, layer, variant.places), None).method
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.3g}")
+
+
+def with_settings(
+    study: Study, settings: Sequence[Sequence[Mapping[str, Any]]], layer: Mapping[str, Any] | None = None
+) -> Study:
+    """Return the study with a variant for each setting of each point of the grid; `layer` sets more keys."""
+    grid = []
+    for point, own in zip(points(study.base.grid), settings, strict=True):
+        given = {key: choice.value for key, choice in point.items()}
+        for each in own:
+            layers = {**given, **each}
+            if "method" in given:  # a whole section, which its own option joins
+                options = [key for key in each if key.startswith("method.")]
+                layers["method"] = {**given["method"], **{key.partition(".")[2]: layers.pop(key) for key in options}}
+            grid.append({key: [value] for key, value in layers.items()})
+    return extended(study, {"grid": grid, **(layer or {})})
+
+
+def pilots_of(study: Study, told: Study, folder: Path) -> pd.DataFrame:
+    """Tabulate the pilots in `folder`: settings, scores on validation samples, the chosen one, and edges they are at.
+
+    Of equally good ones the first is chosen. Raises ScenarioError if a variant has diverged in all of its pilots.
+    """
+    run, rates = load_run(folder), benchmark_of(study).rates
     lost = _diverged(run)
-    whole = run.summary[[trial not in lost for trial in zip(run.summary["variant"], run.summary["seed"], strict=True)]]
-    chosen_by = VALIDATION if whole[VALIDATION].notna().any() else score_of(run.rounds)
-    middle = whole.groupby("variant")[chosen_by].median().dropna().to_dict()
-    of_points = study.variants[:: study.base.repeats]
-    rates = benchmark_of(study).rates
-    of_rates = batched(tried.variants[:: tried.base.repeats], len(rates))
-    for variant, own in zip(of_points, of_rates, strict=True):  # rates vary fastest
-        found = [(-middle[each.name], rate) for each, rate in zip(own, rates, strict=True) if each.name in middle]
-        if not found:
-            raise ScenarioError(
-                "needs a smaller one: a variant diverged at all", key="benchmark.rates", found=variant.name
-            )
-        best.append(min(found)[1])
-    return best
+    scores = run.summary.set_index(["variant", "seed"])[VALIDATION].drop(list(lost), errors="ignore").to_dict()
+    rows: list[dict[str, Any]] = []
+    for n, pilot in enumerate(of_points(told)):
+        named, number = of_points(study)[n // N_PILOTS], n % N_PILOTS + 1
+        about = _settings(pilot.scenario, named.scenario)
+        score = scores.get((pilot.name, pilot.scenario.seed), math.nan)
+        rows.append({"track": study.name, "variant": _name(study, named), "pilot": number, "seed": pilot.scenario.seed,
+                     **about, VALIDATION: score, "is_chosen": False, "at_edge": _edges(about, rates)})  # fmt: skip
+    found = pd.DataFrame(rows)
+    best = found.groupby("variant", sort=False)[VALIDATION].max()
+    if not best.notna().all():
+        problem = "needs smaller ones: a variant diverged in all pilots"
+        raise ScenarioError(problem, key="benchmark.rates", found=best.index[best.isna()][0])
+    found.loc[found.groupby("variant", sort=False)[VALIDATION].idxmax(), "is_chosen"] = True
+    return found
 
 
-def batched(items: Sequence[Variant], n: int) -> Iterator[Sequence[Variant]]:
-    """Cut a sequence into pieces of `n`."""
-    return (items[start : start + n] for start in range(0, len(items), n))
+def best_of(scored: pd.DataFrame, tried: Sequence[Sequence[Mapping[str, Any]]]) -> list[Sequence[Mapping[str, Any]]]:
+    """Return the settings that the pilots of each variant have chosen."""
+    chosen = scored.loc[scored["is_chosen"], "pilot"]
+    return [[own[number - 1]] for own, number in zip(tried, chosen, strict=True)]
 
 
-def at_rates(study: Study, rates: Sequence[float]) -> Study:
-    """Return the study whose variants have these learning rates."""
-    grid = [
-        {**{key: [choice.value] for key, choice in point.items()}, RATE: rate}
-        for point, rate in zip(points(study.base.grid), rates, strict=True)
-    ]
-    return extended(study, {"grid": grid})
+def _settings(scenario: Scenario, named: Scenario) -> dict[str, Any]:
+    """Tell what a pilot sets: `option` is the method's own that it sets beyond those of the grid."""
+    train = scenario.train
+    own = {key: value for key, value in scenario.method.options.items() if key not in named.method.options}
+    optimizer = "momentum" if train.optimizer == "sgd" and train.momentum else train.optimizer
+    return {"optimizer": optimizer, "lr": train.lr, "server_lr": train.server.lr if train.server else math.nan,
+            "option": ", ".join(f"{key}={value}" for key, value in own.items())}  # fmt: skip
+
+
+def _edges(about: Mapping[str, Any], rates: Rates) -> str:
+    """Tell at which edges of what was searched settings lie."""
+    low, high = sorted(rates[about["optimizer"]])
+    lr, found = about["lr"], []
+    ends = {"rate": (lr, low, high), "server's": (about["server_lr"], lr / APART, lr * APART)}
+    for name, (rate, least, most) in ends.items():
+        width = (most / least) ** EDGE
+        found += [f"lowest {name}"] if rate < least * width else [f"highest {name}"] if rate > most / width else []
+    return ", ".join(found)
+
+
+def _name(study: Study, variant: Variant) -> str:
+    """Name a variant of the comparison; the last one is that of the centrally trained network."""
+    return CENTRALLY if variant.name == study.variants[-1].name else variant.name
+
+
+def untrained(scenario: Scenario, score: str) -> dict[str, float]:
+    """Give the scores of the weights at the start, and of the one answer that is right most often, if there is one."""
+    experiment = Experiment(scenario, torch.device("cpu"))
+    evaluation = experiment.evaluator.of_model(experiment.method.model())
+    found = {AT_START: float(learned(evaluation, [])[score])}
+    if score == "accuracy" and evaluation.confusion is not None:
+        of_labels = evaluation.confusion.sum(axis=1)
+        found[GUESSING] = float(of_labels.max() / of_labels.sum())
+    return found
 
 
 def _run(study: Study, folder: Path, name: str, settings: Settings, progress: ProgressContext) -> Path:
@@ -168,41 +299,59 @@ def _run(study: Study, folder: Path, name: str, settings: Settings, progress: Pr
     return outcome.ended()
 
 
-def table_of(study: Study, final: Study, trained: Path, folder: Path, links: str) -> pd.DataFrame:
+def table_of(study: Study, final: Study, scored: pd.DataFrame, trained: Path, folder: Path, links: str) -> pd.DataFrame:
     """Tabulate what each variant with each seed has learned, and what it has spent in the run in `folder`.
 
     Seeds that have diverged have no row. Scores are those of the run in `trained`, also where the other one is the same
-    training on links on which it might have learned otherwise; such variants do not `hold`.
+    training on links on which it might have learned otherwise; such variants do not `hold`. Controls are told with the
+    scenario's own links, and have a score alone.
+
+    The target with a seed lies `target_share` of the way from the floor to the ceiling: from the best that guessing,
+    the weights at the start or clients at rest reach in any round, to the best of the centrally trained network. There
+    is none if the ceiling is no higher, or diverged.
     """
     run, n_seeds = load_run(folder), study.base.repeats
-    learned = load_run(trained)
-    scores = learned.rounds.set_index(["variant", "seed", "round"])
-    about = [_about(variant.scenario) for variant in final.variants[::n_seeds]]
-    lost = _diverged(learned)
+    known = load_run(trained)
+    scores = known.rounds.set_index(["variant", "seed", "round"])
+    lost = _diverged(known)
     summary = {
         trial: row for row in run.summary.to_dict("records") if (trial := (row["variant"], row["seed"])) not in lost
     }
-    score, known = score_of(scores), run.rounds.set_index(["variant", "seed", "round"])
-    rounds = known.assign(**{score: scores[score]}).reset_index()
+    score, timed = score_of(scores), run.rounds.set_index(["variant", "seed", "round"])
+    rounds = timed.assign(**{score: scores[score]}).reset_index()
     of_each = dict(list(rounds.groupby(["variant", "seed"])))
-    leaks = _leaks(run)
+    about = [_about(variant.scenario) for variant in of_points(final)]
+    first, central = of_points(final)[0], of_points(final)[-1]
+    rest = next(variant for variant in of_points(final) if variant.scenario.method.name == REST)
+    without = {each.scenario.seed: untrained(each.scenario, score) for each in final.variants[:n_seeds]}
+    leaks, chosen = _leaks(run), scored[scored["is_chosen"]].set_index("variant")
     rows: list[dict[str, Any]] = []
     for number, (named, variant) in enumerate(zip(study.variants, final.variants, strict=True)):
-        seed = variant.scenario.seed
-        own, reference = (variant.name, seed), (final.variants[0].name, seed)
+        seed, name = variant.scenario.seed, _name(study, named)
+        own = (variant.name, seed)
         if own not in summary:
             continue
-        budgets, target = of_each.get(reference), None
-        if budgets is not None:
-            target = benchmark_of(study).target_share * float(budgets[score].max())
+        row = {"track": study.name, "variant": name, "seed": seed, "links": links, "control": "", "superseded": "",
+               **chosen.loc[name, ["optimizer", "lr", "server_lr", "option", "at_edge"]]}  # fmt: skip
+        at_rest, ceiling = (
+            float(of_each[each.name, seed][score].max()) if (each.name, seed) in summary else -math.inf
+            for each in (rest, central)
+        )
+        floor = max(*without[seed].values(), at_rest)
+        target = floor + benchmark_of(study).target_share * (ceiling - floor) if ceiling > floor else None
+        reached = _scores(of_each[own], target, of_each.get((first.name, seed)))
+        if name == CENTRALLY:
+            rows += [row | {"control": name, "score": reached["score"]}] if links == OWN_LINKS else []
+            continue
         rows.append(
-            {"track": study.name, "variant": named.name, "seed": seed, "is_own": ":" in variant.scenario.method.name,
-             "links": links, "holds": variant.name not in run.doubtful, "lr": variant.scenario.train.lr,
-             "lr_chosen_on": "validation samples" if variant.scenario.data.validation else "test set",
-             **{key: summary[own][key] for key in SPENT},
-             **_scores(of_each[own], target, budgets), "ssim": leaks.get(own, math.nan),
-             **about[number // n_seeds]}
+            row | {"is_own": ":" in variant.scenario.method.name, "holds": variant.name not in run.doubtful,
+                   **{key: summary[own][key] for key in SPENT},
+                   **reached, "ssim": leaks.get(own, math.nan), **about[number // n_seeds]}
         )  # fmt: skip
+    if links == OWN_LINKS:
+        blank = {"track": study.name, "links": links, "superseded": ""}
+        rows += [blank | {"variant": name, "control": name, "seed": seed, "score": number}
+                 for seed, own in without.items() for name, number in own.items()]  # fmt: skip
     return pd.DataFrame(rows)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from markupsafe import escape
+from markupsafe import Markup, escape
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.choices import interval, non_dominated, ranks
@@ -16,13 +16,13 @@ from sfl_sim.report import figures, style
 from sfl_sim.report.display import data_size, data_unit, duration, percent, plural, points, prefixed, time_unit
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.lead import Compared, lead, times
-from sfl_sim.report.load import BENCHMARK, OWN_LINKS
+from sfl_sim.report.load import BENCHMARK, BENCHMARK_BEFORE, OWN_LINKS
 from sfl_sim.report.panel import Cell, Column, Drawing, Panel, Table, by_variant
 from sfl_sim.report.results import ToTarget, factor
 from sfl_sim.report.terminal import in_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import plotly.graph_objects as go
@@ -39,6 +39,12 @@ WHAT = (
     ({"is_split": True, "sends_labels": False}, "keeps labels on the phone"),
 )
 """What a method with these traits spares its users, or asks of them."""
+
+
+LEARNED = ("score", "performance_gap", "backward_transfer", "perplexity")
+"""Columns of what was learned."""
+FROM_WORDS = ("control", "superseded", "option", "at_edge")
+"""Columns of words, which are empty where there is nothing to say."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +66,26 @@ class BenchmarkTable:
 
     @cached_property
     def variants(self) -> list[str]:
-        """The variants that have not diverged with every seed, in the scenario's order."""
-        return list(dict.fromkeys(self.own["variant"]))
+        """The variants that are compared, in the scenario's order, unless they have diverged with every seed."""
+        return list(
+            dict.fromkeys(self.own.loc[(self.own["control"] == "") & (self.own["superseded"] == ""), "variant"])
+        )
+
+    @cached_property
+    def beside(self) -> dict[str, str]:
+        """What stands beside them and has no rank, by name, and why: controls, and rows that are superseded."""
+        others = self.own[~self.own["variant"].isin(self.variants)]
+        why = others["superseded"].where(others["superseded"] == "", "superseded: " + others["superseded"])
+        return dict(zip(others["variant"], why.where(why != "", "control"), strict=True))
+
+    @cached_property
+    def alike(self) -> dict[str, list[str]]:
+        """By the first of them, the variants that have learned the same: all figures of it are equal with each seed."""
+        learned = self.own.set_index(["variant", "seed"])[list(LEARNED)].unstack("seed").loc[self.variants]
+        groups: dict[bytes, list[str]] = {}
+        for name, numbers in learned.iterrows():
+            groups.setdefault(numbers.to_numpy(float).tobytes(), []).append(str(name))
+        return {names[0]: names for names in groups.values()}
 
     @property
     def reference(self) -> str:
@@ -93,26 +117,29 @@ class BenchmarkTable:
         return self.needed(column).median()
 
 
-def load_compared(folder: Path) -> BenchmarkTable:
-    """Read the table of a benchmark. Raises ScenarioError if there is none, or nothing in it."""
+def load_compared(folder: Path, name: str = BENCHMARK) -> BenchmarkTable:
+    """Read the table of a benchmark. Raises ScenarioError if there is none, or nothing in it, or it is an old one."""
     try:
-        rows = pd.read_csv(folder / BENCHMARK)
+        rows = pd.read_csv(folder / name)
     except (OSError, ValueError) as error:
         raise ScenarioError("is not the folder of a benchmark", key="folder", found=str(folder)) from error
     if rows.empty:
         raise ScenarioError("has nothing to report", key="folder", found=str(folder))
-    return BenchmarkTable(folder, rows)
+    if not set(FROM_WORDS) <= set(rows):
+        problem = "has the table of an earlier version, whose methods were tuned otherwise: run the benchmark anew"
+        raise ScenarioError(problem, key="folder", found=str(folder))
+    return BenchmarkTable(folder, rows.fillna(dict.fromkeys(FROM_WORDS, "")))
 
 
 def write_benchmark(folder: Path, out: Path) -> Path:
     """Write the page on the benchmark in `folder` to the file `out`, and return its path. Raises ScenarioError."""
     benchmark = load_compared(folder)
     variants, seeds = plural(len(benchmark.variants), "variant"), plural(benchmark.n_seeds, "seed")
-    chosen = f", by the {benchmark.rows['lr_chosen_on'].iloc[0]}" if "lr_chosen_on" in benchmark.rows else ""
+    before = load_compared(folder, BENCHMARK_BEFORE) if (folder / BENCHMARK_BEFORE).exists() else None
     return write_page(
         out, "benchmark", title=str(benchmark.rows["track"].iloc[0]), kind="benchmark",
-        headlines=headlines(benchmark), panels=panels(benchmark),
-        about=f"{variants}, {seeds}, each with the learning rate that was best in pilots with other seeds{chosen}",
+        headlines=headlines(benchmark), panels=panels(benchmark, before),
+        about=f"{variants}, {seeds}, each with the settings that were best in pilots, on validation samples",
     )  # fmt: skip
 
 
@@ -140,15 +167,21 @@ def headlines(benchmark: BenchmarkTable) -> list[Sentence]:
     sentences = []
     for column, more in RANKED.items():
         by_seed = benchmark.by_seed(column, late=not more)
-        numbers = {name: by_seed[name] for name in benchmark.variants}
-        sentences += lead(compared[column], numbers, reference=(benchmark.reference, "the reference"))
+        groups = benchmark.alike if column == "score" else {name: [name] for name in benchmark.variants}
+        names = {first: Markup("<b>{}</b>").format(" = ".join(own)) for first, own in groups.items()}
+        numbers = {name: by_seed[name] for name in names}
+        sentences += lead(compared[column], numbers, names, reference=(benchmark.reference, "the reference"))
     return sentences
 
 
 def ranked_by(benchmark: BenchmarkTable, column: str) -> pd.DataFrame:
-    """The mean rank of each variant, with its interval."""
+    """The mean rank of each variant, with its interval; in what is learned, those that learn the same count once."""
     more = RANKED[column]
-    return ranks(benchmark.by_seed(column, late=not more), more)
+    by_seed = benchmark.by_seed(column, late=not more)
+    if column != "score":
+        return ranks(by_seed, more)
+    found = ranks(by_seed[list(benchmark.alike)], more)
+    return pd.DataFrame({name: found.loc[first] for first, names in benchmark.alike.items() for name in names}).T
 
 
 def _interval(column: Column, seeds: pd.DataFrame) -> str:
@@ -179,7 +212,8 @@ def columns(benchmark: BenchmarkTable) -> list[Column]:
         Column("Sent up", "bytes_up", data_size),
         Column("Sent down", "bytes_down", data_size),
         Column("Server memory", "server_model_bytes", data_size),
-        Column("Learning rate", "lr", "{:g}".format, None),
+        Column("Rate of clients", "lr", "{:g}".format, None),
+        Column("Rate of the server", "server_lr", "{:g}".format, None),
     ]
     known = with_ranks(benchmark)
     return [column for column in every if known[column.key].notna().any()]
@@ -199,41 +233,47 @@ def with_ranks(benchmark: BenchmarkTable) -> pd.DataFrame:
 def table(benchmark: BenchmarkTable, shown: Sequence[Column]) -> Table:
     """Tabulate what each variant has reached and spent."""
     rows = with_ranks(benchmark)
-    listed = [
-        (Cell(name, plural(len(own), "seed")), own)
-        for name in benchmark.variants
-        if len(own := benchmark.of(name, rows))
-    ]
+    listed = [(Cell(name, plural(len(own), "seed")), own)
+              for name in benchmark.variants if len(own := benchmark.of(name, rows))]  # fmt: skip
     note = (
-        "Medians over seeds, ± standard deviation; ranks are means over seeds with a 95 % interval; the best of each "
-        "column is shaded. A title sorts. Half the time and half the bytes are those that "
-        f"{benchmark.reference} spends in all its rounds; the best round within them counts."
+        "Medians over seeds, ± standard deviation; ranks are means over seeds with a 95 % interval, in which "
+        "methods that have learned the same count once as to accuracy; the best of each column is shaded. Half the "
+        f"time and half the bytes are those that {benchmark.reference} spends in all its rounds; the best round within "
+        "them counts. Controls, and rows that are superseded, have no rank."
     )
-    return by_variant(shown, listed, note=note)
+    made = by_variant(shown, listed, note=note)
+    others = [[Cell(name, why), *(column.cell(benchmark.of(name)).unranked if column.key == "score" else Cell("–")
+                                  for column in shown)] for name, why in benchmark.beside.items()]  # fmt: skip
+    return replace(made, rows=[*made.rows, *others])
 
 
-def panels(benchmark: BenchmarkTable) -> list[Panel]:
-    """List the sections of the page."""
-    target = percent(float(benchmark.own["target"].median()))
-    about = (
-        f"The target is a share of the best accuracy of {benchmark.reference}, seed by seed: {target} in the median."
-    )
-    front = (
-        "Each point is a variant. Blue ones are on the Pareto front: no other is better in both. These have names, and "
-        "so have methods of your own."
-    )
+def panels(benchmark: BenchmarkTable, before: BenchmarkTable | None = None) -> list[Panel]:
+    """List the sections of the page; `before` is the version of the table before this one."""
+    front = "Each point is a variant. Blue ones are on the Pareto front: no other is better in both."
     made = [
-        Panel("All methods", about, tables=[table(benchmark, columns(benchmark))]),
+        Panel("All methods", about_target(benchmark), tables=[table(benchmark, columns(benchmark))]),
         Panel("What it costs", front, fronts(benchmark), columns=2),
     ]
     others = [links for links in benchmark.rows["links"].unique() if links != OWN_LINKS]
     if others:
         made.append(Panel("On other links", LINKS, tables=[on_links(benchmark, others)]))
-    caption = (
-        f"Accuracy: how many points more than {benchmark.reference}, seed by seed, with a 95 % interval. All else: how "
-        "many times as much, by medians; –: a seed of either misses the target."
-    )
-    return [*made, Panel(f"Beside {benchmark.reference}", caption, tables=[beside_reference(benchmark)])]
+    if before and (rows := moved(before, benchmark)):
+        titles = ["Variant", "Accuracy before", "Now", "Rank before", "Now", "Why"]
+        made.append(Panel("What moved", MOVED, tables=[Table(titles, rows, words=titles[-1:])]))
+    return [*made, Panel("Cards", CARDS.format(benchmark.reference), tables=cards(benchmark), folded=True)]
+
+
+def about_target(benchmark: BenchmarkTable) -> str:
+    """Say what the target is, between what controls reach."""
+    told = [f"{name} {percent(float(benchmark.of(name)['score'].median()))}"
+            for name, why in benchmark.beside.items() if why == "control"]  # fmt: skip
+    target = float(benchmark.own["target"].median())
+    if not told or math.isnan(target):
+        return (
+            "There is no target: a centrally trained network does no better than clients at rest or weights at start."
+        )
+    return f"The target, {percent(target)} in the median, lies between what is reached without the clients' training " \
+           f"and centrally: {', '.join(told)}."  # fmt: skip
 
 
 LINKS = (
@@ -254,14 +294,12 @@ def fronts(benchmark: BenchmarkTable) -> list[Drawing]:
         "Accuracy and bytes": (moved / size_bytes, f"up and down ({size})"),
         "Accuracy and memory of a client": (memory / held_bytes, f"client memory ({held})"),
     }
-    # A column that older tables do not have.
-    own = {name for name in benchmark.variants if benchmark.of(name).get("is_own", pd.Series(dtype=bool)).any()}
-    return [(heading, partial(against, benchmark.medians("score"), *cost, own)) for heading, cost in costs.items()]
+    return [(heading, partial(against, benchmark.medians("score"), *cost)) for heading, cost in costs.items()]
 
 
-def against(scores: pd.Series, cost: pd.Series, title: str, named: Collection[str] = ()) -> go.Figure:
-    """Accuracy against a cost, on a logarithmic axis if costs differ by much; `named` have names, as the front."""
-    figure, best = figures.canvas(380), non_dominated(-scores.to_numpy(), cost.to_numpy())
+def against(scores: pd.Series, cost: pd.Series, title: str) -> go.Figure:
+    """Accuracy against a cost, on a logarithmic axis if costs differ by much."""
+    figure, best = figures.canvas(460), non_dominated(-scores.to_numpy(), cost.to_numpy())
     for is_best, colour in ((False, style.MUTED), (True, style.VARIANT_COLOURS[0])):
         own = scores[best == is_best].loc[lambda names: cost[names.index].sort_values().index]
         is_left = cost[own.index] ** 2 < cost.min() * cost.max()  # names stay inside, off their neighbours
@@ -269,10 +307,10 @@ def against(scores: pd.Series, cost: pd.Series, title: str, named: Collection[st
         places = [side[(len(own) - 1 - n) % 2] for n, side in enumerate(sides)]
         figure.add_scatter(
             x=cost[own.index].to_numpy(), y=100 * own.to_numpy(), mode="markers+text", showlegend=False,
-            text=[str(escape(name)) if is_best or name in named else "" for name in own.index], textposition=places,
-            hovertext=[str(escape(name)) for name in own.index],
-            textfont={"size": 11, "color": style.INK}, marker={"color": colour, "size": 9 if is_best else 7},
-            hovertemplate="%{hovertext}<br>%{y:.1f} %, %{x:.3~g}<extra></extra>",
+            text=[str(escape(name)) for name in own.index], textposition=places,
+            textfont={"size": 11 if is_best else 9, "color": style.INK if is_best else style.MUTED},
+            marker={"color": colour, "size": 9 if is_best else 7},
+            hovertemplate="%{text}<br>%{y:.1f} %, %{x:.3~g}<extra></extra>",
         )  # fmt: skip
     figure.update_xaxes(figures.wide_axis(cost.min(), cost.max()), title=title)
     return figure.update_yaxes(title="accuracy (%)")
@@ -295,20 +333,80 @@ def on_links(benchmark: BenchmarkTable, others: Sequence[str]) -> Table:
     return Table(["Variant", "The scenario's links", *others], cells)
 
 
-def beside_reference(benchmark: BenchmarkTable) -> Table:
-    """Tabulate what each method has more than the reference, how many times as much it needs, and what it spares."""
-    rows, scores = [], benchmark.by_seed("score")
-    needed = [benchmark.needed(key) for key in ("client_memory_bytes", "seconds_to_target", "bytes_to_target")]
+CARDS = (
+    "Accuracy: how many points more than {}, seed by seed, with a 95 % interval. All else: medians, and how many "
+    "times as much, where no seed of either misses the target."
+)
+
+
+def cards(benchmark: BenchmarkTable) -> list[Table]:
+    """Make a card of each method: what it is like, what it reaches and needs beside the reference, and its tuning."""
+    found, scores, ranked = [], benchmark.by_seed("score"), ranked_by(benchmark, "score")
+    needs = {
+        "Client memory": ("client_memory_bytes", data_size),
+        "Time to target": ("seconds_to_target", duration),
+        "Bytes to target": ("bytes_to_target", data_size),
+    }
     for name in benchmark.variants:
-        own, more = benchmark.of(name), scores[name] - scores[benchmark.reference]
-        low, high = interval(more.dropna())
-        ratios = [times(numbers[name], numbers[benchmark.reference]) for numbers in needed]
+        own, more, place = benchmark.of(name), scores[name] - scores[benchmark.reference], ranked.loc[name]
         spared = [words for traits, words in WHAT if all(own[key].iloc[0] == value for key, value in traits.items())]
-        rows.append(
-            [
-                Cell(name), Cell(points(more.mean()), f"{points(low)} to {points(high)}" if math.isfinite(low) else ""),
-                *(Cell("–" if math.isnan(ratio) else factor(ratio)) for ratio in ratios), Cell(", ".join(spared)),
-            ]
-        )  # fmt: skip
-    titles = ["Variant", "Accuracy (points)", "Client memory", "Time to target", "Bytes to target", "What it is like"]
-    return Table(titles, rows, words=titles[-1:])
+        said = (
+            f"{points(more.mean())} points more than {benchmark.reference}{_within(*interval(more.dropna()), points)}"
+        )
+        rank = f"rank {place['rank']:.1f}{_within(place['low'], place['high'], '{:.1f}'.format)}"
+        what = ", ".join(spared) or "–"
+        rows = [("What it is like", what), ("Accuracy", f"{said}; {rank} of {len(benchmark.alike)}")]
+        for title, (key, text) in needs.items():
+            ours, theirs = (benchmark.needed(key)[each] for each in (name, benchmark.reference))
+            middle, ratio = float(ours.median()), times(ours, theirs)
+            told = text(middle) if math.isfinite(middle) else "not reached"
+            rows.append((title, told if math.isnan(ratio) else f"{told}, {factor(ratio)}"))
+        rows.append(("Tuned to", tuning(own)))
+        found.append(Table(["", name], [[Cell(title), Cell(text)] for title, text in rows], words=[name]))
+    return found
+
+
+def _within(ends: Sequence[float], text: Callable[[float], str]) -> str:
+    """An interval behind a number; empty for fewer than two seeds."""
+    low, high = ends
+    return f" [{text(low)}, {text(high)}]" if math.isfinite(low) else ""
+
+
+def tuning(own: pd.DataFrame) -> str:
+    """The settings that pilots have chosen for a variant, by its rows."""
+    row = own.iloc[0]
+    at_server = f", {row['server_lr']:g} at the server" if row["server_lr"] > 0 else ""
+    edge = f" (at the edge of the search: {row['at_edge']})" if row["at_edge"] else ""
+    return ", ".join(filter(None, [f"{row['optimizer']}, rate {row['lr']:g}{at_server}", row["option"]])) + edge
+
+
+MOVED = (
+    "Variants whose accuracy or rank is another one than in the version of the table before this one, which lies "
+    "beside it as " + BENCHMARK_BEFORE + "."
+)
+
+
+def moved(before: BenchmarkTable, now: BenchmarkTable) -> list[list[Cell]]:
+    """Rows of the variants whose accuracy or rank has changed between two versions of a table, and why."""
+    both, rows = [before, now], []
+    medians, places = [each.medians("score") for each in both], [ranked_by(each, "score")["rank"] for each in both]
+    for name in dict.fromkeys([*before.variants, *now.variants]):
+        scores, at = [each.get(name, math.nan) for each in medians], [each.get(name, math.nan) for each in places]
+        cells = [*("–" if math.isnan(score) else percent(score) for score in scores),
+                 *("–" if math.isnan(place) else f"{place:.1f}" for place in at)]  # fmt: skip
+        if cells[0] != cells[1] or cells[2] != cells[3]:
+            rows.append([Cell(name), *map(Cell, cells), Cell(_why_moved(name, before, now))])
+    return rows
+
+
+def _why_moved(name: str, before: BenchmarkTable, now: BenchmarkTable) -> str:
+    if name not in now.variants:
+        return now.beside.get(name, "no longer in the table")
+    if name not in before.variants:
+        return "new"
+    was, own = before.of(name), now.of(name)
+    if tuning(was) != tuning(own):
+        return f"tuned to {tuning(own)}; before to {tuning(was)}"
+    if set(was["seed"]) != set(own["seed"]):
+        return "other seeds"
+    return "others came, went or moved" if was["score"].tolist() == own["score"].tolist() else "trained anew"
