@@ -24,7 +24,7 @@ import pandas as pd
 import yaml
 from scipy.stats import t
 
-from research.trends import Comparison, Table, decided, outlook, paired, verdict
+from research.trends import MOST_SEEDS, Comparison, Table, decided, outlook, paired, seeds_to_decide, verdict
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "research" / "results"
@@ -44,7 +44,9 @@ NUMBER = r"[+-]?\d+(?:\.\d+)?"
 INTERVAL = re.compile(rf"({NUMBER}) \[({NUMBER}), ({NUMBER})\](?: \((\d+)\))?")
 SIDES = re.compile(rf"({NUMBER}) ± ({NUMBER}) : ({NUMBER})(?: ± ({NUMBER}))?")
 REPEATED = re.compile(r"(.*) x(\d+)")
-TITLES = ("claim", "verdict", "differences", "the paper", "here", "study, regime")
+TITLES = ("claim", "whose", "verdict", "differences", "the paper", "here", "study, regime")
+FEASIBLE = 100
+"""Most seeds that a study can have: a claim that needs more, were means and spreads to stay, is folded away."""
 WIDTH_PX, ROW_PX = 120, 9
 """Width of the figure of a claim's differences, and the height of one of them."""
 
@@ -142,6 +144,34 @@ def outcome(claim: Mapping[str, Any]) -> str:
     return f"{word}: {_why(claim, told)}"
 
 
+def folded(claim: Mapping[str, Any]) -> str:
+    """Why a claim is folded away; empty if it is not: it is superseded, or no feasible number of seeds decides it."""
+    if "superseded" in claim:
+        return f"superseded: {claim['superseded']}"
+    if "not_run" in claim or verdict(told := comparisons(claim)) != "undecided":
+        return ""
+    is_known = not any(np.isnan(each.left[1]).any() or ("~" in each.sign and each.margin is None) for each in told)
+    seeds = seeds_to_decide(told) if is_known else 0
+    return f"{seeds if seeds < MOST_SEEDS else f'over {MOST_SEEDS:,}'} seeds would decide" if seeds > FEASIBLE else ""
+
+
+def shown(claims: list[dict[str, Any]], is_folded: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Generate the claims that are folded away, or the others, with their names.
+
+    "the same" and "..." go on with the claim before; where that is not among them, they are spelled out.
+    """
+    plain, head, is_before = "", "", True
+    for claim in claims:
+        name = claim["claim"]
+        plain = plain if name.startswith(("the same", "...")) else name
+        whole = f"{plain}{name[3:]}" if name.startswith("...") else name.replace("the same", head, 1)
+        head = head if name.startswith("the same") else whole
+        is_here = bool(folded(claim)) == is_folded
+        if is_here:
+            yield name if is_before else whole, claim
+        is_before = is_here
+
+
 def _why(claim: Mapping[str, Any], told: list[Comparison]) -> str:
     if claim.get("tie") and claim.get("margin") is None:
         return "no margin was fixed"
@@ -157,17 +187,21 @@ def _why(claim: Mapping[str, Any], told: list[Comparison]) -> str:
     return "not all hold" if is_open else "figures by seed are lost"
 
 
-def table(claims: list[dict[str, Any]], studies: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Lines of a Markdown table with a row for each claim."""
+def table(claims: list[dict[str, Any]], studies: Mapping[str, Mapping[str, Any]], is_folded: bool) -> list[str]:
+    """Lines of a Markdown table with a row for each claim that is folded away, or is not."""
     lines = [f"| {' | '.join(TITLES)} |", "|---" * len(TITLES) + "|"]
-    for claim in claims:
+    for called, claim in shown(claims, is_folded):
         name = claim.get("study")
         study = studies[name] if name else {}
         about = f"{study['regime']}; {_day(study['settings'])}, {_day(study['runs'])}" if study else "–"
+        about += f"; row added {_day(claim['added'])}, after the runs" if study and "added" in claim else ""
+        whose = "claim of the paper" if "at" in claim else "question of ours"
+        theirs = ", ".join(filter(None, [claim.get("at"), claim.get("theirs")])) or "–"
         word, _, why = outcome(claim).partition(":")
         told = f'<span class="verdict {word.replace(" ", "-")}">**{word}**</span>{":" * bool(why)}{why}'
         where = f"`{name}` {about}" if name else "–"
-        cells = claim["claim"], told, figure(claim), claim.get("theirs", "–"), claim.get("ours", "–"), where
+        told = f"{told}, {folded(claim)}" if "superseded" in claim else told
+        cells = called, whose, told, figure(claim), theirs, claim.get("ours", "–"), where
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -223,8 +257,10 @@ def page(text: str) -> str:
             lines = seen(found["studies"])
         elif marks[2].startswith("verdicts of "):
             lines = verdicts(found["papers"][marks[2].removeprefix("verdicts of ")])
+        elif marks[2].startswith("folded of "):
+            lines = table(found["papers"][marks[2].removeprefix("folded of ")], found["studies"], is_folded=True)
         else:
-            lines = table(found["papers"][marks[2]], found["studies"])
+            lines = table(found["papers"][marks[2]], found["studies"], is_folded=False)
         return "\n".join([marks[1], *lines, "", marks[3]])
 
     return MARKED.sub(written, text)
@@ -232,17 +268,19 @@ def page(text: str) -> str:
 
 def counts(papers: Mapping[str, list[dict[str, Any]]]) -> list[str]:
     """Lines of a Markdown table that counts the verdicts on the claims of each paper."""
-    lines = [f"| paper | {' | '.join(WORDS)} |", "|---" * (1 + len(WORDS)) + "|"]
+    words = [*WORDS, "folded away"]
+    lines = [f"| paper | {' | '.join(words)} |", "|---" * (1 + len(words)) + "|"]
     for paper, claims in papers.items():
-        told = [outcome(claim).partition(":")[0] for claim in claims]
-        lines.append(f"| {paper} | {' | '.join(str(told.count(word)) for word in WORDS)} |")
+        told = [words[-1] if folded(claim) else outcome(claim).partition(":")[0] for claim in claims]
+        lines.append(f"| {paper} | {' | '.join(str(told.count(word)) for word in words)} |")
     return lines
 
 
 def verdicts(claims: list[dict[str, Any]]) -> list[str]:
     """Lines of a Markdown table of claims, their verdicts in a word, and the scenarios that test them."""
-    rows = [f"|{claim['claim']}|{outcome(claim).partition(':')[0]}|{_where(claim)}|" for claim in claims]
-    return ["|claim|verdict|where|", "|---|---|---|", *rows]
+    rows = [f"|{name}|{claim.get('at', 'ours')}|{outcome(claim).partition(':')[0]}|{_where(claim)}|"
+            for name, claim in shown(claims, is_folded=False)]  # fmt: skip
+    return ["|claim|the paper's|verdict|where|", "|---|---|---|---|", *rows]
 
 
 def _where(claim: Mapping[str, Any]) -> str:

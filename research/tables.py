@@ -1,8 +1,7 @@
 """Prints the runs of a study as Markdown tables: accuracy, and rounds, time and bytes to the target.
 
-Figures are mean ± standard deviation over seeds. If a seed misses the target, all that it has spent counts, so the mean
-is a lower bound (>), and the number of seeds that reach the target is given. The speed-up is the median over seeds, as
-in the report.
+Figures are mean ± standard deviation over seeds; those to a target are medians, in which a seed that misses it is
+infinitely late (research/trends.py), as in the report.
 """
 
 from __future__ import annotations
@@ -14,9 +13,6 @@ from sfl_sim.report.frames import ShownVariant, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.panel import Column
 from sfl_sim.report.results import BYTES, ROUNDS, TIME, Aim, ToTarget, aims, factor
-
-SPENT = {TIME.key: ["simulated_s"], ROUNDS.key: ["rounds"], BYTES.key: ["bytes_up", "bytes_down"]}
-"""The columns whose sum a run has spent in all."""
 
 
 def print_tables(scenarios: Iterable[str], columns: Sequence[Column]) -> None:
@@ -47,15 +43,11 @@ def _row(aim: Aim, variant: ShownVariant, columns: Sequence[Column]) -> str:
     if aim.target is not None:
         times = 1.0 if variant is aim.baseline else aim.speedup(variant, TIME)
         speedup = factor(times) if times > 0 else "–"
-        cells += [_mean(aim, variant, ROUNDS), _mean(aim, variant, TIME), speedup, _mean(aim, variant, BYTES)]
+        cells += [_needed(aim, variant, ROUNDS), _needed(aim, variant, TIME), speedup, _needed(aim, variant, BYTES)]
     return f"| {' | '.join([variant.name, *cells])} |"
 
 
-def _mean(aim: Aim, variant: ShownVariant, cost: ToTarget) -> str:
-    """Mean over seeds of rounds, time or bytes to the target, or its lower bound."""
-    seeds = aim.seeds(variant)
-    needed, reached = seeds[cost.key], int(seeds[cost.key].notna().sum())
-    if reached == len(seeds):
-        return f"{cost.text(needed.mean())} ± {cost.text(needed.std())}"
-    least = needed.fillna(seeds[SPENT[cost.key]].sum(axis="columns")).mean()
-    return f">\u00a0{cost.text(least)} ({reached} of {len(seeds)} seeds)"
+def _needed(aim: Aim, variant: ShownVariant, cost: ToTarget) -> str:
+    """Median over seeds of rounds, time or bytes to the target, with its spread or the seeds that reach it."""
+    cell = cost.cell(aim.seeds(variant))
+    return f"{cell.text} ({cell.below})" if cell.below else cell.text

@@ -228,17 +228,31 @@ def paired(differences: np.ndarray) -> str:
 
 
 def outlook(claim: Claim) -> str:
-    """Text on what would decide an undecided claim: seeds, were means and spreads to stay as they are.
+    """Text on what would decide an undecided claim: seeds, were means and spreads to stay as they are."""
+    if any("~" in each.sign and each.margin is None for each in claim):
+        return "no margin was fixed"
+    return _would_decide(seeds_to_decide(claim))
+
+
+def seeds_to_decide(claim: Claim) -> int:
+    """Number of seeds that would decide an undecided claim; `MOST_SEEDS` stands for more.
 
     If every comparison points the paper's way, as many as the last of them needs to hold; else as many as the first
     that points the other way needs to fail.
     """
-    if any("~" in each.sign and each.margin is None for each in claim):
-        return "no margin was fixed"
     level = ALPHA / 2 / len(claim)
     found = [_needed(each, level) for each, call in zip(claim, decided(claim)[0], strict=True) if not call]
     against = [seeds for side, seeds in found if side < 0]
-    seeds = min(against) if against else max(seeds if side else MOST_SEEDS for side, seeds in found)
+    return min(against) if against else max(seeds if side else MOST_SEEDS for side, seeds in found)
+
+
+def needed(comparison: Comparison, level: float) -> str:
+    """Text on the seeds that would decide one comparison at a level, were mean and spread to stay as they are."""
+    side, seeds = _needed(comparison, level)
+    return _would_decide(seeds if side else MOST_SEEDS)
+
+
+def _would_decide(seeds: int) -> str:
     return f"{seeds if seeds < MOST_SEEDS else f'over {MOST_SEEDS:,}'} seeds would decide"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from research import claims
 
@@ -33,6 +34,34 @@ def test_every_claim_names_a_study_that_is_there_and_its_regime():
 
 def test_every_outcome_is_one_of_four_words():
     assert {claims.outcome(claim).partition(":")[0] for claim in ALL} == set(claims.WORDS)
+
+
+def test_every_claim_says_where_the_paper_has_it_or_is_a_question_of_ours():
+    for claim in ALL:
+        assert "at" in claim or "theirs" not in claim, claim["claim"]
+        assert not (claim["claim"].startswith("not in") and "at" in claim), claim["claim"]
+
+
+def test_claims_that_no_feasible_number_of_seeds_decides_are_folded_away_and_named_whole():
+    """0.1 ± 1 would take 388 seeds, 1 ± 1 some; a lost figure says nothing."""
+    told = [("a", "+0.1 [-0.6, +0.8]"), ("the same, again", "+1.0 [-0.1, +2.1]"), ("... and again", "lost")]
+    rows = [{"claim": name, "seeds": 10, "pairs": [pair]} for name, pair in told]
+    assert [bool(claims.folded(row)) for row in rows] == [True, False, False]
+    assert [name for name, _ in claims.shown(rows, is_folded=False)] == ["a, again", "... and again"]
+    replaced = rows[1] | {"superseded": "said otherwise"}
+    assert claims.folded(replaced) == "superseded: said otherwise"
+
+
+def test_what_runs_next_are_ten_claims_without_a_verdict_on_seeds_that_nothing_has_had():
+    planned = yaml.safe_load((claims.RESULTS / "next.yaml").read_text(encoding="utf-8"))
+    assert len(planned) == 10
+    for each in planned:
+        named = [one for one in FOUND["papers"][each["paper"]] if one["claim"] == each["claim"]]
+        claim = next(one for one in named if one.get("study", each["scenario"]) == each["scenario"])
+        assert claims.outcome(claim).partition(":")[0] in ("undecided", "not run"), claim["claim"]
+        assert (ROOT / "scenarios" / f"{each['scenario']}.yaml").exists()
+        assert each["seed"] >= 1000
+        assert each["repeats"] >= 10
 
 
 def test_a_tie_without_a_margin_is_never_decided():

@@ -60,7 +60,7 @@ SPENT = ("rounds", "simulated_s", "bytes_up", "bytes_down", "joule", "performanc
 """Columns that the table takes from summary.json."""
 TRAITS = ("is_split", "sends_labels", "gets_gradients", "keeps_graphs", "uploads_model")
 """Traits of methods in the table."""
-Rates = Mapping[Literal["sgd", "momentum", "adam"], Sequence[float]]
+Ranges = Mapping[Literal["sgd", "momentum", "adam"], Sequence[float]]
 ProgressContext = Callable[[], AbstractContextManager[Notify]]
 
 
@@ -156,7 +156,7 @@ def check_pilots(study: Study) -> None:
         raise study.located(ScenarioError(problem, key="benchmark.pilot_seed", found=pilot_seed))
 
 
-def settings_of(variant: Variant, rates: Rates) -> Iterator[dict[str, Any]]:
+def settings_of(variant: Variant, rates: Ranges) -> Iterator[dict[str, Any]]:
     """Generate the settings of a variant's pilots: points of a Halton sequence in the same space for all variants.
 
     Its axes are the optimiser, the clients' rate, how many times the server's is as high, and an option of the method's
@@ -254,7 +254,7 @@ def _settings(scenario: Scenario, named: Scenario) -> dict[str, Any]:
             "option": ", ".join(f"{key}={value}" for key, value in own.items())}  # fmt: skip
 
 
-def _edges(about: Mapping[str, Any], rates: Rates) -> str:
+def _edges(about: Mapping[str, Any], rates: Ranges) -> str:
     """Tell at which edges of what was searched settings lie."""
     low, high = sorted(rates[about["optimizer"]])
     lr, found = about["lr"], []

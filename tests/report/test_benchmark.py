@@ -4,10 +4,9 @@ import math
 
 import pandas as pd
 import pytest
-from read_table import read
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.load import BENCHMARK, OWN_LINKS
+from sfl_sim.report.load import BENCHMARK, BENCHMARK_BEFORE, OWN_LINKS
 from sfl_sim.report.pages import benchmark
 
 TRAITS = {"is_split": True, "sends_labels": True, "gets_gradients": True, "keeps_graphs": True, "uploads_model": True}
@@ -21,6 +20,7 @@ METHODS = {
 def table(seeds=(1, 2, 3), links=(OWN_LINKS, "wifi")):
     rows = [
         TRAITS | {"track": "small", "variant": name, "seed": seed, "links": link,
+                  "control": "", "superseded": "", "optimizer": "sgd", "server_lr": 0.05, "option": "", "at_edge": "",
                   "holds": name != "quick" or link == OWN_LINKS, "lr": 0.1, "rounds": 10, "simulated_s": 200.0,
                   "bytes_up": 1e6, "bytes_down": 1e6, "joule": 5.0,
                   "performance_gap": 0.1, "backward_transfer": 0.0, "perplexity": math.nan, "server_model_bytes": 9.0,
@@ -40,13 +40,16 @@ def folder(tmp_path):
 
 
 def test_each_method_stands_beside_the_reference_with_what_it_spares(folder):
-    rows = read(benchmark.beside_reference(benchmark.load_compared(folder)))
-    assert [cell[0] for cell in rows["splitfed_v1"].values()] == ["0.0", "1.00×", "1.00×", "1.00×", ""]
-    assert rows["quick"]["Accuracy (points)"] == ("−2.0", "−2.0 to −2.0")
-    assert [cell[0] for cell in rows["quick"].values()][1:4] == ["0.50×", "0.40×", "0.40×"]
-    assert [cell[0] for cell in rows["never"].values()][1:4] == ["0.25×", "–", "–"]
-    assert "gradient" in rows["quick"]["What it is like"][0]
-    assert "backward" in rows["never"]["What it is like"][0]
+    cards = {card.titles[1]: {row[0].text: row[1].text for row in card.rows}
+             for card in benchmark.cards(benchmark.load_compared(folder))}  # fmt: skip
+    assert cards["splitfed_v1"]["Accuracy"].startswith("0.0 points")
+    assert cards["quick"]["Accuracy"] == "−2.0 points more than splitfed_v1 [−2.0, −2.0]; rank 2.0 [2.0, 2.0] of 3"
+    needs = ("Client memory", "Time to target", "Bytes to target")
+    assert [cards["quick"][title].rpartition(", ")[2] for title in needs] == ["0.50×", "0.40×", "0.40×"]
+    assert [cards["never"][title].rpartition(", ")[2] for title in needs] == ["0.25×", "not reached", "not reached"]
+    assert "gradient" in cards["quick"]["What it is like"]
+    assert "backward" in cards["never"]["What it is like"]
+    assert cards["quick"]["Tuned to"] == "sgd, rate 0.1, 0.05 at the server"
 
 
 @pytest.mark.parametrize(
@@ -86,9 +89,9 @@ def test_tables_are_headed_by_these_words(folder):
     assert [list(table.titles) for table in shown] == [
         ["Variant", "Accuracy", "Rank", "Time to target", "Rank", "Bytes to target", "Rank", "Energy to target",
          "Rounds to target", "Client memory", "In half the time", "With half the bytes", "PG (points)", "BW (points)",
-         "All rounds", "Sent up", "Sent down", "Server memory", "Learning rate"],
+         "All rounds", "Sent up", "Sent down", "Server memory", "Rate of clients", "Rate of the server"],
         ["Variant", "The scenario's links", "wifi"],
-        ["Variant", "Accuracy (points)", "Client memory", "Time to target", "Bytes to target", "What it is like"],
+        *(["", name] for name in METHODS),
     ]  # fmt: skip
 
 
@@ -128,10 +131,59 @@ def test_a_folder_without_a_table_is_refused(tmp_path):
     assert (raised.value.key, raised.value.found) == ("folder", str(tmp_path))
 
 
-def test_a_method_of_one_s_own_has_its_name_in_the_figures_wherever_it_stands(tmp_path):
-    """`quick` is on the front of memory alone, and `never` nowhere but there."""
-    rows = table(links=(OWN_LINKS,)).assign(is_own=lambda rows: rows["variant"] == "quick")
-    rows.to_csv(tmp_path / BENCHMARK, index=False)
-    figure = benchmark.fronts(benchmark.load_compared(tmp_path))[0][1]()
-    texts = {name: text for trace in figure.data for name, text in zip(trace.hovertext, trace.text, strict=True)}
-    assert texts == {"splitfed_v1": "splitfed_v1", "quick": "quick", "never": ""}
+def test_a_table_of_an_earlier_version_is_refused(folder):
+    table().drop(columns=["superseded", "control"]).to_csv(folder / BENCHMARK, index=False)
+    with pytest.raises(ScenarioError, match="earlier version"):
+        benchmark.load_compared(folder)
+
+
+def test_all_methods_have_their_names_in_the_figures(folder):
+    figure = benchmark.fronts(benchmark.load_compared(folder))[0][1]()
+    assert sorted(name for trace in figure.data for name in trace.text) == ["never", "quick", "splitfed_v1"]
+
+
+def test_methods_that_learn_the_same_count_once_in_accuracy_and_apart_in_costs(tmp_path):
+    """`same` learns as `splitfed_v1` does, in another time: `quick` is second of three, not third of four."""
+    rows = table(links=(OWN_LINKS,))
+    same = rows[rows["variant"] == "splitfed_v1"].assign(variant="same", seconds_to_target=70.0)
+    pd.concat([rows, same]).to_csv(tmp_path / BENCHMARK, index=False)
+    found = benchmark.load_compared(tmp_path)
+    by_accuracy, by_time = (benchmark.ranked_by(found, key)["rank"].to_dict() for key in ("score", "seconds_to_target"))
+    assert by_accuracy == {"splitfed_v1": 1, "same": 1, "quick": 2, "never": 3}
+    assert by_time == {"quick": 1, "same": 2, "splitfed_v1": 3, "never": 4}
+    assert "<b>splitfed_v1 = same</b>" in benchmark.headlines(found)[0].text
+
+
+def test_controls_and_superseded_rows_stand_beside_the_methods_and_have_no_rank(tmp_path):
+    rows = table(links=(OWN_LINKS,))
+    rows.loc[rows["variant"] == "quick", "superseded"] = "ran as another method"
+    top = pd.DataFrame([{"track": "small", "variant": "trained centrally", "control": "trained centrally", "seed": seed,
+                         "links": OWN_LINKS, "score": 0.9} for seed in (1, 2, 3)])  # fmt: skip
+    pd.concat([rows, top]).to_csv(tmp_path / BENCHMARK, index=False)
+    found = benchmark.load_compared(tmp_path)
+    assert found.variants == ["splitfed_v1", "never"]
+    assert found.beside == {"quick": "superseded: ran as another method", "trained centrally": "control"}
+    shown = benchmark.table(found, benchmark.columns(found))
+    assert [row[0].text for row in shown.rows] == ["splitfed_v1", "never", "quick", "trained centrally"]
+    assert [row[1].text for row in shown.rows[2:]] == ["60.0\u00a0%", "90.0\u00a0%"]
+    assert shown.best[1] == "62.0\u00a0%", "a control is no candidate"
+    assert "trained centrally 90.0" in benchmark.about_target(found)
+
+
+def test_what_moved_since_the_version_before_has_its_reason(tmp_path):
+    before = table(links=(OWN_LINKS,))
+    now = before.copy()
+    now.loc[now["variant"] == "quick", ["lr", "score"]] = [0.2, 0.9]
+    now.loc[now["variant"] == "never", "superseded"] = "ran as another method"
+    new = before[before["variant"] == "never"].assign(variant="late")
+    before.to_csv(tmp_path / BENCHMARK_BEFORE, index=False)
+    pd.concat([now, new]).to_csv(tmp_path / BENCHMARK, index=False)
+    both = [benchmark.load_compared(tmp_path, name) for name in (BENCHMARK_BEFORE, BENCHMARK)]
+    why = {row[0].text: row[-1].text for row in benchmark.moved(*both)}
+    assert why == {
+        "splitfed_v1": "others came, went or moved",
+        "quick": "tuned to sgd, rate 0.2, 0.05 at the server; before to sgd, rate 0.1, 0.05 at the server",
+        "never": "superseded: ran as another method",
+        "late": "new",
+    }
+    assert "What moved" in benchmark.write_benchmark(tmp_path, tmp_path / "page.html").read_text()

@@ -120,7 +120,7 @@ class BenchmarkTable:
 def load_compared(folder: Path, name: str = BENCHMARK) -> BenchmarkTable:
     """Read the table of a benchmark. Raises ScenarioError if there is none, or nothing in it, or it is an old one."""
     try:
-        rows = pd.read_csv(folder / name)
+        rows = pd.read_csv(folder / name, dtype=dict.fromkeys(FROM_WORDS, str))
     except (OSError, ValueError) as error:
         raise ScenarioError("is not the folder of a benchmark", key="folder", found=str(folder)) from error
     if rows.empty:
@@ -350,10 +350,9 @@ def cards(benchmark: BenchmarkTable) -> list[Table]:
     for name in benchmark.variants:
         own, more, place = benchmark.of(name), scores[name] - scores[benchmark.reference], ranked.loc[name]
         spared = [words for traits, words in WHAT if all(own[key].iloc[0] == value for key, value in traits.items())]
-        said = (
-            f"{points(more.mean())} points more than {benchmark.reference}{_within(*interval(more.dropna()), points)}"
-        )
-        rank = f"rank {place['rank']:.1f}{_within(place['low'], place['high'], '{:.1f}'.format)}"
+        ends, between = interval(more.dropna()).tolist(), place[["low", "high"]].tolist()
+        said = f"{points(more.mean())} points more than {benchmark.reference}{_within(ends, points)}"
+        rank = f"rank {place['rank']:.1f}{_within(between, '{:.1f}'.format)}"
         what = ", ".join(spared) or "–"
         rows = [("What it is like", what), ("Accuracy", f"{said}; {rank} of {len(benchmark.alike)}")]
         for title, (key, text) in needs.items():

@@ -1,0 +1,38 @@
+"""The page of the benchmark: written from CSVs, in which rows that are not what they are called have no rank."""
+
+import pytest
+
+from research.benchmark import verdicts
+from sfl_sim.report.pages.benchmark import load_compared
+
+
+def track(name):
+    return load_compared(verdicts.RESULTS / "data", f"benchmark_{name}.csv")
+
+
+def test_the_page_is_written_from_its_tables():
+    text = verdicts.PAGE.read_text(encoding="utf-8")
+    assert text == verdicts.page(text), "write it anew: python -m research.benchmark.verdicts"
+
+
+@pytest.mark.parametrize(("name", "why"), [("images", "FedAvgM"), ("images_unreliable", "FedAvgM")])
+def test_smofi_without_momentum_has_no_rank(name, why):
+    found = track(name)
+    assert "smofi" not in found.variants
+    assert why in found.beside["smofi"]
+
+
+def test_fedavg_v1_and_the_u_shape_learn_the_same_where_no_phone_goes_away():
+    groups = {name: [own for own in track(name).alike.values() if len(own) > 1] for name in verdicts.TRENDS}
+    same = ["splitfed_v1", "fedavg", "u_shaped"]
+    assert groups == {"images": [same], "images_unreliable": [], "text": [same]}
+
+
+def test_a_trend_that_holds_by_itself_may_be_open_among_ten():
+    """(a), (b) and (h) on images; what is refuted stays so."""
+    rows = [line.split(" | ") for line in verdicts.trends_of(track("images"), verdicts.IMAGES)][2:]
+    words = {row[0][3]: (row[2].strip("*").partition("*")[0], row[3]) for row in rows}
+    assert [letter for letter, (word, alone) in words.items() if word == "undecided" and alone == "reproduced"] == [
+        *"abh"
+    ]
+    assert [letter for letter, (word, _) in words.items() if word == "refuted"] == [*"cdgi"]
