@@ -348,11 +348,12 @@ def cards(benchmark: BenchmarkTable) -> list[Table]:
         "Bytes to target": ("bytes_to_target", data_size),
     }
     for name in benchmark.variants:
-        own, more, place = benchmark.of(name), scores[name] - scores[benchmark.reference], ranked.loc[name]
+        own, more = benchmark.of(name), scores[name] - scores[benchmark.reference]
+        place, low, high = (float(ranked[key][name]) for key in ("rank", "low", "high"))
         spared = [words for traits, words in WHAT if all(own[key].iloc[0] == value for key, value in traits.items())]
-        ends, between = interval(more.dropna()).tolist(), place[["low", "high"]].tolist()
+        ends = interval(more.dropna()).tolist()
         said = f"{points(more.mean())} points more than {benchmark.reference}{_within(ends, points)}"
-        rank = f"rank {place['rank']:.1f}{_within(between, '{:.1f}'.format)}"
+        rank = f"rank {place:.1f}{_within([low, high], '{:.1f}'.format)}"
         what = ", ".join(spared) or "–"
         rows = [("What it is like", what), ("Accuracy", f"{said}; {rank} of {len(benchmark.alike)}")]
         for title, (key, text) in needs.items():
