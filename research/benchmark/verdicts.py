@@ -23,7 +23,7 @@ from sfl_sim.report.load import BENCHMARK
 from sfl_sim.report.pages.benchmark import RANKED, BenchmarkTable, load_compared, ranked_by, tuning
 
 RESULTS = Path(__file__).parents[1] / "results"
-PAGE = RESULTS / "benchmark.md"
+PAGE = (RESULTS / "benchmark").with_suffix(".md")
 MARKED = re.compile(r"(<!-- benchmark: (\w+) of (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CSE, HERON, SAGE = "cse_fsl, upload_every=5, first", "heron, upload_every=5, first", "fsl_sage, upload_every=5"
 FEDBUFF = "fedbuff, splitfed_v1"
