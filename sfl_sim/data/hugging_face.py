@@ -22,7 +22,7 @@ from sfl_sim.json_text import parsed_json
 
 IDS, MASK, LABELS, TEXT = "input_ids", "attention_mask", "labels", "text"
 KEY = "data.path"
-Columns = Mapping[str, Sequence[Any]]
+TokenColumns = Mapping[str, Sequence[Any]]
 
 
 def hf(
@@ -65,7 +65,7 @@ def are_tokens(table: Any) -> bool:
 
 
 def of_tokens(
-    name: str, train: Columns, test: Columns, key: str, names: Sequence[str] = (), most: int | None = None
+    name: str, train: TokenColumns, test: TokenColumns, key: str, names: Sequence[str] = (), most: int | None = None
 ) -> Dataset:
     """Make a data set of columns of tokens.
 
@@ -81,7 +81,7 @@ def of_tokens(
     return replace(data, token_names=tuple(names) or numbered(data.largest_token + 1))
 
 
-def _marked(part: Columns, which: str, key: str, most: int | None) -> list[NDArray[np.int32]]:
+def _marked(part: TokenColumns, which: str, key: str, most: int | None) -> list[NDArray[np.int32]]:
     """Return the tokens of each sequence; those that are not predicted are marked as in `UNCOUNTED`."""
     found = []
     for i, given in enumerate(part[IDS]):
@@ -116,7 +116,7 @@ def _padded(rows: Sequence[NDArray[np.int32]], width: int) -> Tensor:
     return torch.from_numpy(x)
 
 
-def _part(folder: Path, part: str, wanted: Sequence[str]) -> Columns:
+def _part(folder: Path, part: str, wanted: Sequence[str]) -> TokenColumns:
     """Read those of the `wanted` columns that a part has; the first of them it must have."""
     if not folder.is_dir():
         raise ScenarioError("is no folder", key=KEY, found=str(folder))

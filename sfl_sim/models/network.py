@@ -20,7 +20,7 @@ from sfl_sim.models.faithful import LAST_BITS, lending_difference, unless_roundi
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.global_draws import drawing
 from sfl_sim.models.lora import Lora, adapt
-from sfl_sim.models.part import Part, Prices, is_own
+from sfl_sim.models.part import Part, PricedLayers, is_own
 from sfl_sim.models.plain_state import has_shapes_alone
 from sfl_sim.models.price import Layer, one_sample, price
 from sfl_sim.models.replica import Replica
@@ -311,7 +311,7 @@ class Network:
             aggregate=self.lora.aggregate if self.lora else None,
         )
 
-    def _prices(self, start: int, stop: int, length: int) -> Prices:
+    def _prices(self, start: int, stop: int, length: int) -> PricedLayers:
         """Return what a part asks for; layers are priced once for each length of a sequence.
 
         Raises ScenarioError if they cannot take sequences of this length.

@@ -20,7 +20,7 @@ from sfl_sim.models.price import NO_WORK, Layer, state_buffers
 from sfl_sim.ops import KINDS, Work
 
 CACHE_LINE_BYTES = 64
-Prices = tuple[Sequence[Layer], tuple[int, ...], int]
+PricedLayers = tuple[Sequence[Layer], tuple[int, ...], int]
 """Layers, the shape of a sample before them, and the bytes of what the network has to predict of it."""
 
 
@@ -55,7 +55,7 @@ class Part:
         skeleton: nn.Sequential,
         *,
         first: bool,
-        prices: Callable[[int], Prices],
+        prices: Callable[[int], PricedLayers],
         dtype: torch.dtype,
         channels_last: bool,
         forward_settings: ForwardSettings,
