@@ -24,7 +24,7 @@ SAMPLES = 2
 LR = 1e-3
 LAST_BITS = 1e-4
 """Share of the largest number of a tensor up to which a difference is rounding: sums in another order."""
-IN_DOUBLE = 1e-8
+IN_DOUBLE = 2e-7
 """The same in float64."""
 SMALL = 1e-2
 """Share of the largest gradient below which gradients are rounding alone, such as those of a bias before a norm."""

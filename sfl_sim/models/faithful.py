@@ -21,8 +21,8 @@ from sfl_sim.models.weights import Weights
 
 LAST_BITS = 1000
 """Largest difference that counts as rounding, in units of the last bit of a tensor's largest number."""
-IN_DOUBLE = 10_000_000
-"""The same in float64, where what grows from rounding is 2e-9 at most; mistakes are as large as before."""
+IN_DOUBLE = 1_000_000_000
+"""The same in float64, 2e-7: mistakes are as large as in float32, and what grows from rounding is not."""
 NOTHING = 0.01
 """Share of the largest number of all tensors that counts as a tensor's largest if all of it is rounding."""
 LEARNING_RATE = 0.1
@@ -166,16 +166,17 @@ def lending_difference(
 
 
 def answer_of(outputs: Any) -> Tensor:
-    """Return the tensor that a model answers: its output, the only one of a tuple or list, or `logits`.
+    """Return the tensor that a model answers: its output, its `logits`, or all of a tuple, list or dict but None.
 
     Raises TypeError for anything else.
     """
-    if isinstance(outputs, list | tuple) and len(outputs) == 1:
-        (outputs,) = outputs
     if not isinstance(outputs, Tensor):
-        outputs = outputs.get("logits") if isinstance(outputs, dict) else getattr(outputs, "logits", outputs)
+        named = outputs.get("logits") if isinstance(outputs, dict) else getattr(outputs, "logits", None)
+        held = outputs.values() if isinstance(outputs, dict) else outputs if isinstance(outputs, list | tuple) else ()
+        given = [value for value in held if value is not None]
+        outputs = named if named is not None else given[0] if len(given) == 1 else outputs
     if not isinstance(outputs, Tensor):
-        raise TypeError(f"gives a {type(outputs).__name__} and not a tensor")
+        raise TypeError(f"gives a {type(outputs).__name__} and not one tensor")
     return outputs
 
 

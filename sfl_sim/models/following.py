@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -15,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from sfl_sim.errors import in_short
 from sfl_sim.models.faithful import answer_of
 from sfl_sim.models.global_draws import apart, has_drawn_since, states
+from sfl_sim.models.plain_state import same
 from sfl_sim.models.symbols import IN_PLACE, Symbol, patched, symbols_in
 
 BATCHES = 2, 3
@@ -60,15 +62,18 @@ class Following:
         module: is changed as a forward changes it; give a copy.
         opened: paths of the modules that are followed, `""` for `module`, which is always.
         samples: two batches, of `BATCHES` samples.
+        constants: what a forward has made without samples, by the name of its node, to which more is added.
 
     Raises:
         CannotFollowError: something in a forward has no place in a graph.
     """
 
-    def __init__(self, module: nn.Module, opened: Collection[str], samples: tuple[Tensor, Tensor]) -> None:
+    def __init__(
+        self, module: nn.Module, opened: Collection[str], samples: tuple[Tensor, Tensor], constants: dict[str, Any]
+    ) -> None:
         self.module = module
         self.graph = fx.Graph()
-        self.constants: dict[str, Any] = {}
+        self.constants = constants
         self.asks_for_one = False
         self._paths = {inner: path for path, inner in module.named_modules()}
         tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
@@ -76,7 +81,7 @@ class Following:
         self._weights = set(map(id, module.parameters()))
         self._state = {id(tensor) for name, tensor in tensors if _is_state(module, name)} | self._weights
         self._attributes: dict[str, fx.Node] = {}
-        self._constant_versions: list[tuple[Tensor, int]] = []
+        self._constant_versions: list[tuple[Any, int]] = []
         self._opened = {"", *opened}
         self._stack: list[str] = [""]
         self.is_computing = False
@@ -189,12 +194,6 @@ class Following:
             self.fail("depends on how many samples there are")
         return answers[0]
 
-    def by_mode(self, node: fx.Node, trained: Any, evaluated: Any) -> fx.Node:
-        """Return the node of what an argument of `node` is in training or in evaluation."""
-        with self.graph.inserting_before(node):
-            mode = self._node("get_attr", "training", (), {}, (True, True), fixed=True)
-            return self._node("call_function", in_mode, (mode, trained, evaluated), {}, (trained,) * 2, fixed=True)
-
     def _compares_counts(self, node: fx.Node) -> bool:
         """Return True if a number of samples is held against a number other than 0 and 1, for which it is not tried."""
         if isinstance(node.meta["examples"][0], Tensor | torch.dtype | torch.device):
@@ -224,12 +223,12 @@ class Following:
         name = self._tensors.get(id(value))
         if name is None:
             if isinstance(value, Tensor) and value.requires_grad:
-                self.fail("computes with weights where nothing stands for them")
-            name = f"constant_{len(self.constants)}"
-            self.constants[name] = value
+                self.fail("computes with weights that no module registers: nn.ModuleList instead of a list")
+            alike = (known for known, other in self.constants.items() if same(value, other))
+            name = next(alike, f"constant_{len(self.constants)}")
+            self.constants.setdefault(name, value)
             self._tensors[id(value)] = name
-            if isinstance(value, Tensor):
-                self._constant_versions.append((value, value._version))
+            self._constant_versions.append((value, value._version if isinstance(value, Tensor) else 0))
         if name not in self._attributes:
             fixed = id(value) not in self._state or not (value.is_floating_point() or value.is_complex())
             self._attributes[name] = self._node("get_attr", name, (), {}, (value, value), fixed)
@@ -249,12 +248,12 @@ class Following:
             return type(value)(map(self._noted, value))
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return tuple(map(self._noted, value))
-        if type(value) is dict:
+        if type(value) in (dict, OrderedDict):
             return {key: self._noted(item) for key, item in value.items()}
         if isinstance(value, slice):
             return slice(*(self._noted(part) for part in (value.start, value.stop, value.step)))
         if any(True for _ in symbols_in(value)) or isinstance(value, nn.Module):
-            self.fail(f"hands on a {type(value).__name__}")
+            self.fail(f"hands a {type(value).__name__} to a function or module")
         if isinstance(value, (*PLAIN, torch.dtype, torch.device, torch.layout, torch.memory_format)) or value is ...:
             return value
         return self._held(value)
@@ -330,8 +329,8 @@ class Following:
 
     def _change_in_place(self, node: fx.Node, changed: fx.Node | None) -> None:
         """Let nothing be computed again that is changed, and refuse changes of what belongs to nobody."""
-        for tensor, version in self._constant_versions:
-            if tensor._version != version:
+        for value, version in self._constant_versions:
+            if isinstance(value, Tensor) and value._version != version:
                 self.fail("changes a tensor that is no buffer: self.register_buffer(...)")
         waiting = [node] if changed is None else [node, changed]
         while waiting:
@@ -349,11 +348,6 @@ class Following:
                 yield
         finally:
             self.is_computing = False
-
-
-def in_mode(training: bool, trained: Any, evaluated: Any) -> Any:
-    """Return what a forward gives a function in this mode."""
-    return trained if training else evaluated
 
 
 def not_to_be_opened(module: nn.Module) -> str | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, pairwise, takewhile
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ class LayerPlan:
         modules: paths of modules that it calls.
         copied: paths of those that other layers may call, too; they have no weights.
         constants: what the forward has made without samples, by name.
-        run: function of the layer and of its input.
+        run: functions of the layer and of its input, in training and in evaluation.
         modes: paths of modules that are in another mode than the network, and their modes in training and evaluation.
     """
 
@@ -39,44 +39,48 @@ class LayerPlan:
     modules: tuple[str, ...]
     copied: frozenset[str]
     constants: Mapping[str, Any]
-    run: Callable[[nn.Module, Tensor], Tensor]
+    run: tuple[Callable[[nn.Module, Tensor], Tensor], ...]
     modes: Modes
 
 
 class Layers:
-    """Layers of a module whose forward has been followed.
+    """Layers of a module whose forward has been followed in training and in evaluation, where it may do something else.
 
     Nodes that are `fixed` belong to no layer: each that needs one computes it again.
 
     Attributes:
-        nodes: the nodes of each layer, in order, without fixed ones.
+        nodes: the nodes of each layer, in order, of both graphs, without fixed ones.
         sharing: what has joined layers because it is used in all of them: a parameter or buffer, or a module with some.
+        ask_for_one: as `Following.asks_for_one`.
     """
 
-    def __init__(self, followed: Following) -> None:
-        self.followed = followed
-        (end,) = (node for node in followed.graph.nodes if node.op == "output")
-        self._answer: fx.Node = end.args[0]
-        self._input = next(iter(followed.graph.nodes))
+    def __init__(self, trained: Following, evaluated: Following) -> None:
+        self.followed, self._both = trained, (trained, evaluated)
+        self._input = {followed.graph: next(iter(followed.graph.nodes)) for followed in self._both}
+        self._answer = {followed.graph: next(reversed(followed.graph.nodes)).args[0] for followed in self._both}
         self.sharing = ""
-        self._with_matrix = {node for node in followed.graph.nodes if any(w.ndim > 1 for w in self._weights(node))}
-        self.nodes = self._needing_no_others(self._with_matrices(self._apart(self._stretches())))
+        self.ask_for_one = trained.asks_for_one or evaluated.asks_for_one
+        nodes = (node for followed in self._both for node in followed.graph.nodes)
+        self._with_matrix = {node for node in nodes if any(weight.ndim > 1 for weight in self._weights(node))}
+        alone = (self._with_matrices(self._apart(self._stretches(followed))) for followed in self._both)
+        self.nodes = self._needing_no_others(self._apart(self._beginning_alike(*alone)))
 
-    def _stretches(self) -> list[list[fx.Node]]:
+    def _stretches(self, followed: Following) -> list[list[fx.Node]]:
         """Split the nodes where one tensor alone is needed later."""
-        order = [node for node in self.followed.graph.nodes if node.op not in ("placeholder", "output")]
+        given, answer = self._input[followed.graph], self._answer[followed.graph]
+        order = [node for node in followed.graph.nodes if node.op not in ("placeholder", "output")]
         order = [node for node in order if not node.meta["fixed"]]
-        known = {*order, self._input}
+        known = {*order, given}
         uses = {node: sum(user in known for user in node.users) for node in known}  # that are still to come
-        uses[self._answer] = len(order) + 1  # for good
+        uses[answer] = len(order) + 1  # for good
         stretches: list[list[fx.Node]] = [[]]
-        alive = {self._input} if uses[self._input] else set()
+        alive = {given} if uses[given] else set()
         for node in order:
             stretches[-1].append(node)
             for source in set(node.all_input_nodes) & known:
                 uses[source] -= 1
             alive = {held for held in (*alive, node) if uses[held]}
-            if alive == {node} and node is not self._answer and _is_of_samples(node) and not _is_changed(node):
+            if alive == {node} and node is not answer and _is_of_samples(node) and not _is_changed(node):
                 stretches.append([])
         return [stretch for stretch in stretches if stretch]
 
@@ -107,12 +111,30 @@ class Layers:
             layers[-1] += stretch
         return layers
 
+    def _beginning_alike(self, trained: list[list[fx.Node]], evaluated: list[list[fx.Node]]) -> list[list[fx.Node]]:
+        """Join layers until each begins in both modes with the same matrix, and what comes to it has one shape."""
+        targets = ({node.target for node in chain(*mode) if node in self._with_matrix} for mode in (trained, evaluated))
+        in_both = set.intersection(*targets)
+        begin = {_first(nodes, in_both): i for i, nodes in enumerate(evaluated) if i}
+        bounds = [(0, 0)]
+        for i, nodes in enumerate(trained):
+            at = begin.get(_first(nodes, in_both), 0)
+            if i and at > bounds[-1][1] and _shape(trained[i - 1][-1]) == _shape(evaluated[at - 1][-1]):
+                bounds.append((i, at))
+        pairs = pairwise([*bounds, (len(trained), len(evaluated))])
+        return [
+            list(chain(*trained[first:after], *evaluated[of_evaluated:after_these]))
+            for (first, of_evaluated), (after, after_these) in pairs
+        ]
+
     def _needing_no_others(self, stretches: list[list[fx.Node]]) -> list[list[fx.Node]]:
         """Join a stretch to the one before if it needs more of earlier tensors than its input can tell."""
         layers: list[list[fx.Node]] = []
         for stretch in stretches:
             layers.append(stretch)
-            while len(layers) > 1 and self._fixed(layers[-1], layers[-2][-1]) is None:
+            while len(layers) > 1 and any(
+                self._fixed(_of(followed, layers[-1]), _of(followed, layers[-2])[-1]) is None for followed in self._both
+            ):
                 layers[-2:] = [layers[-2] + layers[-1]]
         return layers
 
@@ -136,17 +158,21 @@ class Layers:
     def _tells(self, given: fx.Node, source: fx.Node, node: fx.Node) -> bool:
         """Return True if `node`, which asks `source` for its shape, type or device, can as well ask `given`."""
         mine, others = given.meta["examples"], source.meta["examples"]
-        if node is self.followed.count.node or node.args[1:] == ("device",):
+        if any(node is followed.count.node for followed in self._both) or node.args[1:] == ("device",):
             return True
         if any(a.dtype != b.dtype for a, b in zip(mine, others, strict=True)):
             return False
         return node.args[1:] == ("dtype",) or [a.shape for a in mine] == [b.shape for b in others]
 
     @property
-    def needed_again(self) -> str:
-        """What goes around most layers, and where it is needed again."""
+    def hindrance(self) -> str:
+        """Why no cut is possible: what goes around most layers, and where it is needed again."""
+        if self.sharing:
+            used = f"the same weights ({self.sharing}) are used in its first layer and its last"
+            return f"{used}, and a cut would train them apart: untie them"
         passed: dict[fx.Node, int] = {}  # matrices before each node
-        last = [self._input]
+        samples = self._input[self.followed.graph]
+        last = [samples]
         ways = []
         for node in self.followed.graph.nodes:
             where = f"at {node.target!r}" if node.op == "call_module" else f"behind {last[-1].target!r}"
@@ -155,15 +181,17 @@ class Layers:
                 last.append(node)
             if not node.meta.get("fixed", True):
                 passed[node] = len(last)
-        _, source, where = max(ways, key=operator.itemgetter(0))
-        what = "the samples are" if source is self._input else f"what {str(source.target)!r} gives is"
-        return f"{what} needed again {where}"
+        around, source, where = max(ways, key=operator.itemgetter(0))
+        if not around:
+            return "it has one layer" if len(last) < 3 else "it does something else in training than in evaluation"
+        what = "the samples are" if source is samples else f"what {str(source.target)!r} gives is"
+        return f"no single tensor carries all that follows, as {what} needed again {where}"
 
     # ---- which modules are worth to be opened ----
 
     def candidates(self) -> Iterator[str]:
         """Yield the paths of modules of which a layer may become several: its first and its last with matrices."""
-        for nodes in self.nodes:
+        for nodes in (_of(followed, nodes) for nodes in self.nodes for followed in self._both):
             called = [node for node in nodes if node.op == "call_module" and node in self._with_matrix]
             for node in {called[0], called[-1]} if called else ():
                 if not _is_of_torch(self._called(node)) and any(True for _ in self._called(node).children()):
@@ -179,18 +207,43 @@ class Layers:
     def cuts(self, modes: Modes) -> list[LayerPlan]:
         """Return the layers; `modes` are those of modules that are in another mode than the network."""
         return [
-            self._plan(name, nodes, self.nodes[i - 1][-1] if i else self._input, modes)
+            self._plan(name, nodes, self.nodes[i - 1] if i else list(self._input.values()), modes)
             for i, (name, nodes) in enumerate(zip(self._names(), self.nodes, strict=True))
         ]
 
-    def _plan(self, name: str, nodes: list[fx.Node], given: fx.Node, modes: Modes) -> LayerPlan:
-        fixed = self._fixed(nodes, given)
-        assert fixed is not None
-        inside = fixed | set(nodes)
+    def _plan(self, name: str, nodes: list[fx.Node], before: list[fx.Node], modes: Modes) -> LayerPlan:
+        runs, written, copied = [], list[fx.Node](), set[str]()
+        for followed in self._both:
+            mine, given = _of(followed, nodes), _of(followed, before)[-1]
+            fixed = self._fixed(mine, given)
+            assert fixed is not None
+            graph = self._graph(followed, mine, given, fixed)
+            code = graph.python_code("self")
+            scope = dict(code.globals)
+            exec(code.src, scope)  # which torch.fx has written
+            runs.append(scope["forward"])
+            written += graph.nodes
+            copied |= {str(node.target) for node in fixed if node.op == "call_module"}
+        held = dict.fromkeys(str(node.target) for node in written if node.op == "get_attr")
+        called = tuple(dict.fromkeys(str(node.target) for node in written if node.op == "call_module"))
+        constants = self.followed.constants
+        return LayerPlan(
+            name,
+            tensors=tuple(path for path in held if path not in constants),
+            modules=called,
+            copied=frozenset(copied),
+            constants={path: constants[path] for path in held if path in constants},
+            run=tuple(runs),
+            modes={path: both for path, both in modes.items() if any(f"{path}.".startswith(f"{m}.") for m in called)},
+        )  # fmt: skip
+
+    def _graph(self, followed: Following, mine: list[fx.Node], given: fx.Node, fixed: set[fx.Node]) -> fx.Graph:
+        """Return what a layer does in one mode."""
+        inside = fixed | set(mine)
         graph = fx.Graph()
         copies = {given: graph.placeholder("x")}
         learns = None  # what is in force before gradients are disabled
-        for node in self.followed.graph.nodes:
+        for node in followed.graph.nodes:
             if node not in inside:
                 continue
             if node.meta["learns"] != (learns is None):
@@ -203,22 +256,9 @@ class Layers:
             copies[node] = graph.node_copy(node, lambda source: copies.get(source, copies[given]))
         if learns is not None:
             graph.call_function(torch._C._set_grad_enabled, (learns,))
-        graph.output(copies[nodes[-1] if nodes is not self.nodes[-1] else self._answer])
-        code = graph.python_code("self")
-        scope = dict(code.globals)
-        exec(code.src, scope)  # which torch.fx has written
-        held = dict.fromkeys(str(node.target) for node in graph.nodes if node.op == "get_attr")
-        called = tuple(dict.fromkeys(str(node.target) for node in graph.nodes if node.op == "call_module"))
-        constants = self.followed.constants
-        return LayerPlan(
-            name,
-            tensors=tuple(path for path in held if path not in constants and path != "training"),
-            modules=called,
-            copied=frozenset(str(node.target) for node in fixed if node.op == "call_module"),
-            constants={path: constants[path] for path in held if path in constants},
-            run=scope["forward"],
-            modes={path: both for path, both in modes.items() if any(f"{path}.".startswith(f"{m}.") for m in called)},
-        )  # fmt: skip
+        answer = self._answer[followed.graph]
+        graph.output(copies[answer if answer in copies else mine[-1]])
+        return graph
 
     def _names(self) -> list[str]:
         """Name each layer by what the paths of its modules with matrices have in common, with `_` for dots."""
@@ -271,6 +311,21 @@ def _is_changed(node: fx.Node) -> bool:
     """Return True if a tensor, or a view of it, is changed in place, which autograd forbids behind a cut."""
     users = [user for user in node.users if user.args[:1] == (node,)]
     return any(is_in_place(user) or (user.target in VIEWS and _is_changed(user)) for user in users)
+
+
+def _of(followed: Following, nodes: list[fx.Node]) -> list[fx.Node]:
+    """Return the nodes of one mode."""
+    return [node for node in nodes if node.graph is followed.graph]
+
+
+def _first(nodes: list[fx.Node], targets: Collection[object]) -> object:
+    """Return the first of these targets in a layer, or what no other layer has."""
+    return next((node.target for node in nodes if node.target in targets), nodes[-1])
+
+
+def _shape(node: fx.Node) -> torch.Size:
+    shape: torch.Size = node.meta["examples"][0].shape
+    return shape
 
 
 def _is_of_samples(node: fx.Node) -> bool:

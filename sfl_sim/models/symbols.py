@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn, Protocol
@@ -21,6 +22,12 @@ OPERATORS = (
 
 DRAWN = {torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal}
 """Functions without samples that belong into the graph, since they give something else every time."""
+SIZED = "expand", "repeat", "tile", "view", "reshape", "new_zeros", "new_ones", "new_full", "new_empty"
+"""Methods of tensors that take numbers, such as that of samples."""
+READING = (("torch.utils.checkpoint", "_make_saved_tensor"),
+           ("torch._functorch.eager_transforms", "grad_increment_nesting"),
+           ("torch._functorch.eager_transforms", "jvp_increment_nesting"))  # fmt: skip
+"""Functions of torch that take a symbol for a tensor, or begin something that does, and read memory that it has not."""
 
 
 class Notes(Protocol):
@@ -132,6 +139,15 @@ def symbols_in(value: Any) -> Iterator[Symbol]:
         yield from symbols_in((value.start, value.stop, value.step))
 
 
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what torch.fx can write a call of: a function of C has no module."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return called
+
+
 @contextmanager
 def patched(following: Notes) -> Iterator[None]:
     """Let calls of modules, their tensors, and functions of torch ask `following` first.
@@ -140,43 +156,68 @@ def patched(following: Notes) -> Iterator[None]:
     for a tensor for a number, and read memory that it does not have.
     """
     call, attribute, given = nn.Module.__call__, nn.Module.__getattr__, nn.Module.__setattr__
-    apply = vars(torch.autograd.Function)["apply"]
+    apply, run_script = vars(torch.autograd.Function)["apply"], torch.jit.ScriptFunction.__call__
+    loaded = [(sys.modules[module], name) for module, name in READING if hasattr(sys.modules.get(module), name)]
+    reading = [(module, name, getattr(module, name)) for module, name in loaded]
     functions = {name: getattr(torch, name) for name in {*dir(torch._C._VariableFunctions), "tensor", "finfo", "iinfo"}
                  if name in torch.__dict__ and not name.startswith("_")}  # fmt: skip
 
-    def noting(maker: Callable[..., Any]) -> Callable[..., Any]:
+    def has_symbols(*values: Any) -> bool:
+        return not following.is_computing and any(True for _ in symbols_in(values))
+
+    def noting(maker: Callable[..., Any], method: str | None = None) -> Callable[..., Any]:
         @functools.wraps(maker)
         def made(*args: Any, **kwargs: Any) -> Any:
-            if following.is_computing or not (maker in DRAWN or any(True for _ in symbols_in((args, kwargs)))):
-                return maker(*args, **kwargs)
-            return following.note("call_function", maker, args, kwargs)
+            if has_symbols(args, kwargs) or (maker in DRAWN and not following.is_computing):
+                return following.note("call_method" if method else "call_function", method or maker, args, kwargs)
+            return maker(*args, **kwargs)
 
         return made
 
+    def refusing(reader: Callable[..., Any], module: str) -> Callable[..., Any]:
+        def read(*args: Any, **kwargs: Any) -> Any:
+            if not following.is_computing:
+                following.fail(f"uses {module}")
+            return reader(*args, **kwargs)
+
+        return read
+
     def applied(kind: type[torch.autograd.Function], *args: Any) -> Any:
         function = apply.__get__(None, kind)
-        if following.is_computing:
-            return function(*args)
-        return following.note("call_function", function, args, {})
+        return function(*args) if following.is_computing else following.note("call_function", _plain(function), args)
+
+    def run(called: Any, *args: Any, **kwargs: Any) -> Any:
+        function = run_script.__get__(called)
+        if has_symbols(args, kwargs):
+            return following.note("call_function", _plain(function), args, kwargs)
+        return function(*args, **kwargs)
 
     def put(self: nn.Module, name: str, value: Any) -> None:
-        if type(value) is Symbol and name in self._buffers:
-            if following.is_same(value, self._buffers[name]):  # self.steps += 1
-                return
-            following.fail(f"gives {name!r} a new value: change it in place, self.{name}.copy_(...)")
-        given(self, name, value)
+        if type(value) is not Symbol or name not in self._buffers:
+            given(self, name, value)
+        elif not following.is_same(value, self._buffers[name]):  # as self.steps += 1 is
+            following.note("call_method", "copy_", (self._buffers[name], value))
 
     asked: Any = nn.Module
+    script: Any = torch.jit.ScriptFunction
     asked.__call__ = lambda self, *args, **kwargs: following.call(self, call, args, kwargs)
     asked.__setattr__ = put
     asked.__getattr__ = lambda self, name: following.attribute(self, attribute(self, name))
-    torch.autograd.Function.apply = classmethod(applied)
+    torch.autograd.Function.apply, script.__call__ = classmethod(applied), run
+    for module, name, reader in reading:
+        setattr(module, name, refusing(reader, module.__name__))
+    for name in SIZED:
+        setattr(torch.Tensor, name, noting(getattr(torch.Tensor, name), name))
     for name, maker in functions.items():
         setattr(torch, name, noting(maker))
     try:
         yield
     finally:
         asked.__call__, asked.__getattr__, asked.__setattr__ = call, attribute, given
-        torch.autograd.Function.apply = apply
+        torch.autograd.Function.apply, script.__call__ = apply, run_script
+        for module, name, reader in reading:
+            setattr(module, name, reader)
+        for name in SIZED:
+            delattr(torch.Tensor, name)
         for name, maker in functions.items():
             setattr(torch, name, maker)

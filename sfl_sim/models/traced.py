@@ -7,14 +7,14 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from sfl_sim.errors import ScenarioError, in_short
 from sfl_sim.models.faithful import answer_of, difference
 from sfl_sim.models.following import BATCHES, CannotFollowError, Following
+from sfl_sim.models.global_draws import apart
 from sfl_sim.models.layers import Shape, Stretch
 from sfl_sim.models.splitting import LayerPlan, Layers
 
@@ -65,7 +65,7 @@ class CutOut(Stretch):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.cut.run(self, x)
+        return self.cut.run[not self.training](self, x)
 
 
 @dataclass(frozen=True)
@@ -104,35 +104,25 @@ class CuttingPlan:
         while True:
             layers, opened = _opened_where_cut(module, opened, closed, samples)
             if len(layers.nodes) < 2:
-                problem = f"can be cut nowhere: no single tensor carries all that follows, as {layers.needed_again}"
-                if layers.sharing:
-                    problem = (
-                        f"can be cut nowhere: the same weights ({layers.sharing}) are used in its first layer and its "
-                        "last, and a cut would train them apart: untie them"
-                    )
+                problem = f"can be cut nowhere: {layers.hindrance}"
                 reason = next(filter(None, closed.values()), "")
                 problem = first or f"{problem}{reason and f' ({reason})'}"
                 raise ScenarioError(f"{problem}; give {WRAPPER}", key=KEY, found=name)
             found = cls(parts_of(module), _with_all(module, layers.cuts(modes)))
-            apart = difference(module, found.applied_to(module), samples[0])
-            if not apart and layers.followed.asks_for_one:
-                apart = _apart_for_one(module, found.applied_to(module), samples[0][:1])
-            if not apart:
+            unlike = difference(module, found.applied_to(module), samples[0])
+            if not unlike and layers.ask_for_one:
+                unlike = _apart_for_one(module, found.applied_to(module), samples[0][:1])
+            if not unlike:
                 return found
-            first = first or f"cannot be cut as it is trained: {apart}"
+            first = first or f"cannot be cut as it is trained: {unlike}"
             if not opened:
                 raise ScenarioError(f"{first}; give {WRAPPER}", key=KEY, found=name)
-            inside = [path for path in opened if f"{path!r}"[:-1] in apart]
-            closed |= _alike(module, opened, max(inside, key=len), apart) if inside else dict.fromkeys(opened, apart)
+            inside = [path for path in opened if f"{path!r}"[:-1] in unlike]
+            closed |= _alike(module, opened, max(inside, key=len), unlike) if inside else dict.fromkeys(opened, unlike)
 
     def applied_to(self, module: nn.Module) -> nn.Sequential:
         """Return the layers of a module with the same parts, and with its own weights."""
         return nn.Sequential(OrderedDict((cut.name, CutOut(module, cut)) for cut in self.cuts))
-
-
-def sequence_of(module: nn.Module, input_shape: Shape) -> nn.Sequential:
-    """Make a sequence of layers of a module, with the module's own weights, as `CuttingPlan` finds them."""
-    return CuttingPlan.of(module, input_shape).applied_to(module)
 
 
 def _apart_for_one(module: nn.Module, layers: nn.Sequential, sample: Tensor) -> str | None:
@@ -163,7 +153,7 @@ def _opened_where_cut(
 ) -> tuple[Layers, set[str]]:
     """Return layers of a module, and the modules that are opened: those that are cut inside, and not `closed`."""
     while True:
-        layers = Layers(_followed(module, opened, closed, samples))
+        layers = Layers(*_followed(module, opened, closed, samples))
         opened = opened - closed.keys()
         more = set(layers.candidates()) - closed.keys()
         useless = {  # the innermost first: others may be cut in when these are whole
@@ -178,12 +168,14 @@ def _opened_where_cut(
 
 def _followed(
     module: nn.Module, opened: Collection[str], closed: dict[str, str], samples: tuple[Tensor, Tensor]
-) -> Following:
+) -> tuple[Following, Following]:
     """Follow a module in both modes; what cannot be followed is added to `closed`, with all of its type, and why."""
     while True:
         opened = [path for path in opened if path not in closed]
+        copied = copy.deepcopy(module)
         try:
-            return _in_both_modes(copy.deepcopy(module), opened, samples)
+            trained = Following(copied.train(), opened, samples, {})
+            return trained, Following(copied.eval(), opened, samples, trained.constants)
         except CannotFollowError as error:
             if not error.path:
                 remedy = f"put that into a module of its own, which stays whole, or give {WRAPPER}"
@@ -206,10 +198,12 @@ def _examples(module: nn.Module, input_shape: Shape) -> tuple[Tensor, Tensor]:
     tokens = [torch.randint(0, 2, (n, *input_shape), generator=generator) for n in BATCHES]
     for batches in (numbers, tokens) if len(input_shape) == 1 else (numbers,):
         try:
-            with torch.no_grad():
-                copy.deepcopy(module).eval()(batches[0])
+            with torch.no_grad(), apart():
+                for mode in (True, False):
+                    copy.deepcopy(module).train(mode)(batches[0])
         except Exception as error:  # whatever layers do with such samples
-            problem = f"cannot take samples of shape {'x'.join(map(str, input_shape))}: {in_short(error)}"
+            shape, of_mode = "x".join(map(str, input_shape)), "in training" if mode else "in evaluation"
+            problem = f"cannot take samples of shape {shape} {of_mode}: {in_short(error)}"
             failure = ScenarioError(problem, key=KEY, found=type(module).__name__)
         else:
             return batches[0], batches[1]
@@ -251,39 +245,3 @@ def _modes(module: nn.Module) -> dict[str, tuple[bool, bool]]:
     evaluated = {path: inner.training for path, inner in module.eval().named_modules()}
     both = {path: (trained[path], evaluated[path]) for path in trained}
     return {path: modes for path, modes in both.items() if modes != (True, False)}
-
-
-def _in_both_modes(module: nn.Module, opened: Collection[str], samples: tuple[Tensor, Tensor]) -> Following:
-    """Follow a module in training and then in evaluation; what differs in the arguments of calls follows the mode.
-
-    Raises CannotFollowError if it does something else in evaluation, or needs what it kept in training.
-    """
-    trained = Following(module.train(), opened, samples)
-    evaluated = Following(module.eval(), opened, samples)
-    twins = dict(zip(evaluated.graph.nodes, trained.graph.nodes, strict=False))
-
-    def unlike(node: fx.Node) -> CannotFollowError:
-        return CannotFollowError("does something else in training than in evaluation", node.meta.get("path", ""))
-
-    def joined(mine: Any, others: Any, node: fx.Node) -> Any:
-        if isinstance(others, fx.Node):
-            others = twins[others]
-        if mine is others or (type(mine) is type(others) and not isinstance(mine, tuple | dict) and mine == others):
-            return mine
-        if isinstance(mine, fx.Node) or isinstance(others, fx.Node):
-            raise unlike(node)
-        if isinstance(mine, list | tuple) and type(mine) is type(others) and len(mine) == len(others):
-            return type(mine)([joined(*pair, node) for pair in zip(mine, others, strict=True)])
-        if isinstance(mine, dict) and isinstance(others, dict) and mine.keys() == others.keys():
-            return {key: joined(mine[key], others[key], node) for key in mine}
-        if isinstance(mine, list | tuple | dict | slice) or isinstance(others, list | tuple | dict | slice):
-            raise unlike(node)
-        return trained.by_mode(node, mine, others)
-
-    for other, node in list(twins.items()):
-        if (other.op, other.target) != (node.op, node.target) or other.meta.get("learns") != node.meta.get("learns"):
-            raise unlike(node)
-        node.args, node.kwargs = joined(node.args, other.args, node), joined(node.kwargs, other.kwargs, node)
-    if len(evaluated.graph.nodes) != len(twins):
-        raise unlike(next(reversed(trained.graph.nodes)))
-    return trained

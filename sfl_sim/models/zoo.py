@@ -112,9 +112,12 @@ def _network(
     net = Network(
         name, build, input_shape, n_labels, dtype=dtype, tokens=tokens, weightless=is_weightless(model), lora=lora
     )
-    *positions, _scores = out_shape = net.layers[-1].out_shape
+    out_shape = net.layers[-1].out_shape
+    if not out_shape:
+        problem = "loses the dimension of samples where there is one, as squeeze() does, and squeeze(-1) does not"
+        raise ScenarioError(f"the last layer of {name} {problem}", key="model.factory")
     wanted = (*input_shape, n_labels) if every_token else (n_labels, *pixels)
-    if out_shape != wanted and not (is_language and positions == list(wanted[:-1])):
+    if out_shape != wanted and not (is_language and out_shape[:-1] == wanted[:-1]):
         problem = "a score for each label"
         if every_token:
             problem = "a score of each next token at every position, for data.targets all, for each label"
@@ -176,7 +179,7 @@ def as_builder(model: object) -> Builder:
     def build(input_shape: Shape, n_labels: int) -> nn.Sequential:
         layers = made_by(model, input_shape, n_labels)
         if isinstance(layers, nn.Module) and not all(weight.is_meta for weight in layers.parameters()):
-            with suppress(RuntimeError):  # torch copies no weight that is computed from others
+            with suppress(ScenarioError):  # torch copies no weight that is computed from others
                 layers = _copied(layers)  # it may hold what it has given before, as a backbone that is loaded once
         return _out_of_place(_plain(layers, input_shape, known))
 
@@ -209,7 +212,12 @@ def whole_module(model: Given, network: Network) -> nn.Module:
 def _copied(model: nn.Module) -> nn.Module:
     lazy = [buffer for buffer in model.buffers() if is_lazy(buffer)]  # of which torch makes no copies
     alike = {id(buffer): UninitializedBuffer(device=buffer.device) for buffer in lazy}  # type: ignore[call-arg]
-    return copy.deepcopy(model, alike)
+    try:
+        return copy.deepcopy(model, alike)
+    except RuntimeError as error:
+        problem = "has weights that are computed from others, of which torch makes no copies"
+        remedy = "torch.nn.utils.parametrizations.weight_norm instead of torch.nn.utils.weight_norm"
+        raise ScenarioError(problem, key="model.factory", found=type(model).__name__, allowed=remedy) from error
 
 
 def _out_of_place(model: nn.Sequential) -> nn.Sequential:

@@ -241,9 +241,10 @@ def test_a_module_that_fails_is_said_to_fail_before_any_cut():
     assert difference(Failing(), Module(), BATCH) == "fails in training before it is cut: OSError: no"
 
 
-def test_an_answer_is_a_tensor_or_the_logits():
+def test_an_answer_is_the_only_tensor_or_the_logits():
     logits = torch.ones(2)
     named = type("Named", (), {"logits": logits})()
-    assert all(answer_of(outputs) is logits for outputs in (logits, (logits,), [logits], {"logits": logits}, named))
+    alone = (logits, (logits,), [logits], (logits, None), {"out": logits}, {"out": logits, "aux": None})
+    assert all(answer_of(outputs) is logits for outputs in (*alone, {"logits": logits, "loss": logits}, named))
     with pytest.raises(TypeError, match="tuple"):
         answer_of((logits, logits))

@@ -1,6 +1,8 @@
 """Forwards that are followed: what tracing does not see by itself is kept, or refused with the layer and why."""
 
+import collections
 import contextlib
+import warnings
 
 import pytest
 import torch
@@ -8,10 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.faithful import difference
-from sfl_sim.models.traced import sequence_of
+from sfl_sim.models.traced import CuttingPlan
+
+
+def layers_of(module, shape):
+    return CuttingPlan.of(module, shape).applied_to(module)
 
 
 def net(run, **parts):
@@ -33,7 +40,7 @@ def net(run, **parts):
 
 def moved(module, shape=(4,), steps=1):
     """Train the layers of a module on a batch; gives the names of what has changed."""
-    layers, x = sequence_of(module, shape).train(), torch.randn(8, *shape, generator=torch.Generator().manual_seed(1))
+    layers, x = layers_of(module, shape).train(), torch.randn(8, *shape, generator=torch.Generator().manual_seed(1))
     before = {name: tensor.clone() for name, tensor in layers.state_dict().items()}
     optimiser = torch.optim.SGD(layers.parameters(), 0.1)
     for _ in range(steps):
@@ -73,7 +80,7 @@ def test_the_output_is_what_is_returned_and_not_what_is_kept():
 
 def test_what_no_layer_uses_is_held_by_the_last_one():
     module = net(lambda self, x: self.fc(self.a(x).relu()), unused=nn.Linear(4, 2))
-    layers = sequence_of(module, (4,))
+    layers = layers_of(module, (4,))
     assert {name.partition(".")[2] for name in layers.state_dict()} == module.state_dict().keys()
     assert [sum(1 for _ in layer.parameters()) for layer in layers] == [2, 6]
 
@@ -83,7 +90,7 @@ def test_an_average_that_is_kept_in_place_decays_and_adds_up():
     with torch.no_grad():
         module.a.weight.zero_()
         module.a.bias.zero_()
-    layers = sequence_of(module, (4,)).train()
+    layers = layers_of(module, (4,)).train()
     for _ in range(2):
         layers(torch.ones(2, 4))
     assert torch.allclose(layers.state_dict()["a.centre"], torch.full((4,), 0.9**2))
@@ -94,7 +101,7 @@ def test_a_counter_may_be_added_to_as_python_writes_it():
         self.steps += 1
         return self.fc(self.a(x).relu())
 
-    layers = sequence_of(net(counting, steps=torch.tensor(0)), (4,)).train()
+    layers = layers_of(net(counting, steps=torch.tensor(0)), (4,)).train()
     for _ in range(3):
         layers(torch.ones(2, 4))
     assert layers.state_dict()["a.steps"] == 3
@@ -102,9 +109,7 @@ def test_a_counter_may_be_added_to_as_python_writes_it():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_a_dropout_stays_in_the_mode_that_it_is_given(training):
-    layers = sequence_of(
-        net(lambda self, x: self.fc(self.a(functional.dropout(x, 0.5, training=training)).tanh())), (4,)
-    )
+    layers = layers_of(net(lambda self, x: self.fc(self.a(functional.dropout(x, 0.5, training=training)).tanh())), (4,))
     x = torch.ones(20, 4)
     for mode in (True, False):
         layers.train(mode)
@@ -116,7 +121,7 @@ def test_what_a_mode_decides_follows_the_mode():
         q = self.a(x)
         return self.fc(functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5 if self.training else 0.0))
 
-    layers = sequence_of(net(run), (6, 4))
+    layers = layers_of(net(run), (6, 4))
     x = torch.ones(2, 6, 4)
     assert not torch.equal(layers.train()(x), layers(x))
     assert torch.equal(layers.eval()(x), layers(x))
@@ -152,7 +157,7 @@ def test_positions_are_made_where_they_are_needed():
         return self.fc(self.b(x).relu() + self.scale[: x.shape[1], None] * places[:, None])
 
     module = net(run, table=nn.Embedding(8, 4), scale=torch.ones(8))
-    layers = sequence_of(module, (6, 4))
+    layers = layers_of(module, (6, 4))
     assert list(layers._modules) == ["a", "table", "b", "fc"]
     x = torch.randn(5, 6, 4)
     assert torch.equal(layers(x), module(x))
@@ -202,7 +207,7 @@ class Decoder(nn.Module):
 def test_blocks_are_cut_apart_whose_masks_and_angles_no_samples_change():
     torch.manual_seed(0)
     module = Decoder()
-    layers = sequence_of(module, (6,))
+    layers = layers_of(module, (6,))
     assert list(layers._modules) == ["table", "blocks_0_inner", "blocks_1_inner", "blocks_2_inner", "head"]
     tokens = torch.randint(0, 16, (5, 6))
     assert torch.equal(layers(tokens), module(tokens)["logits"])
@@ -214,7 +219,7 @@ def test_blocks_are_cut_apart_whose_masks_and_angles_no_samples_change():
     [
         (lambda self, x: self.fc(self.a(x) if torch.rand(()).item() < 0.5 else x), "where Python decides"),
         (lambda self, x: self.fc(self.a(x)[: len(x) if len(x) > 2 else 1]), "how many samples"),
-        (lambda self, x: setattr(self, "seen", 0.9 * self.seen) or self.fc(self.a(x) - self.seen), "'seen'"),
+        (lambda self, x: setattr(self, "seen", self.a(x).detach()) or self.fc(self.seen), "output with shape"),
         (lambda self, x: setattr(self, "steps", self.steps + 1) or self.fc(self.a(x) * self.steps), "'steps'"),
         (lambda self, x: self.plain.add_(1) is None or self.fc(self.a(x) - self.plain), "no buffer"),
     ],
@@ -223,16 +228,16 @@ def test_what_cannot_be_kept_is_refused_by_name(run, problem):
     module = net(run, seen=torch.ones(4))
     module.__dict__.update(steps=0, plain=torch.zeros(4))
     with pytest.raises(ScenarioError, match=problem) as refused:
-        sequence_of(module, (4,))
+        layers_of(module, (4,))
     assert refused.value.key == "model.factory"
 
 
 def test_whether_there_is_one_sample_may_decide_if_it_changes_nothing():
     alike = net(lambda self, x: self.fc(self.a(x).relu() if x.shape[0] > 1 else self.a(x).clamp(min=0)))
-    assert list(sequence_of(alike, (4,))._modules) == ["a", "fc"]
+    assert list(layers_of(alike, (4,))._modules) == ["a", "fc"]
     unlike = net(lambda self, x: self.fc(self.a(x).relu() if x.shape[0] > 1 else self.a(x)))
     with pytest.raises(ScenarioError, match="a single sample"):
-        sequence_of(unlike, (4,))
+        layers_of(unlike, (4,))
 
 
 def test_what_is_cut_otherwise_than_it_is_trained_stays_whole():
@@ -247,10 +252,10 @@ def test_what_is_cut_otherwise_than_it_is_trained_stays_whole():
             return self.b(self.a(x) if torch.is_grad_enabled() else 2 * self.a(x))
 
     module = net(lambda self, x: self.fc(self.block(self.a(x)).relu()), block=Asking())
-    layers = sequence_of(module, (4,))
+    layers = layers_of(module, (4,))
     assert list(layers._modules) == ["a", "block", "fc"]
     with pytest.raises(ScenarioError, match="the output differs"):
-        sequence_of(Asking(), (4,))
+        layers_of(Asking(), (4,))
 
 
 def test_a_list_that_a_forward_changes_is_followed():
@@ -265,9 +270,9 @@ def test_a_list_that_a_forward_changes_is_followed():
             return streams
 
     module = net(lambda self, x: self.fc(sum(self.streams([self.a(x), self.b(x)])).relu()), streams=Streams())
-    assert len(sequence_of(module, (4,))) == 2
+    assert len(layers_of(module, (4,))) == 2
     module = net(lambda self, x: self.fc(sum(self.streams([self.a(x)] * 2))), streams=Streams())
-    assert difference(module, sequence_of(module, (4,)), torch.randn(3, 4), last_bits=0) is None
+    assert difference(module, layers_of(module, (4,)), torch.randn(3, 4), last_bits=0) is None
 
 
 class OnGraph(nn.Module):
@@ -289,7 +294,7 @@ def test_an_integer_buffer_that_stays_may_be_used_in_all_layers():
         return self.fc(x)
 
     module = net(run, edges=torch.tensor([[0, 1, 2], [1, 2, 0]]), convs=nn.ModuleList(OnGraph() for _ in range(3)))
-    layers = sequence_of(module, (3, 4))
+    layers = layers_of(module, (3, 4))
     assert list(layers._modules) == ["convs_0_linear", "convs_1_linear", "convs_2_linear", "fc"]
     assert difference(module, layers, torch.randn(3, 3, 4), last_bits=0) is None
     assert {name.partition(".")[2] for name in layers.state_dict()} == module.state_dict().keys()
@@ -311,7 +316,7 @@ def test_items_that_nobody_takes_may_be_fewer_next_time():
             return made[-1], tuple(made)
 
     module = net(lambda self, x: self.fc(self.block(self.a(x))[0]), block=Dropping())
-    layers = sequence_of(module, (4,))
+    layers = layers_of(module, (4,))
     assert list(layers._modules) == ["a", "block_ways", "fc"]
     assert difference(module, layers, torch.randn(3, 4), last_bits=0) is None
 
@@ -320,7 +325,7 @@ def test_no_cut_lies_before_what_changes_its_input_in_place():
     """Behind a cut it would be a leaf, which autograd lets nobody change."""
 
     module = net(lambda self, x: self.fc(functional.relu(self.b(self.a(x).view(-1, 4).add_(1)), inplace=True)))
-    layers = sequence_of(module, (4,))
+    layers = layers_of(module, (4,))
     assert list(layers._modules) == ["a", "b", "fc"]
     assert difference(module, layers, torch.randn(3, 4), last_bits=0) is None
     x = torch.randn(3, 4)
@@ -331,28 +336,143 @@ def test_no_cut_lies_before_what_changes_its_input_in_place():
 def test_what_goes_around_all_layers_is_named_with_the_layer():
     module = net(lambda self, x: self.fc(self.b(self.a(x))) * x.sum(1, keepdim=True))
     with pytest.raises(ScenarioError, match="as the samples are needed again behind 'fc'"):
-        sequence_of(module, (4,))
+        layers_of(module, (4,))
 
 
-def test_what_a_mode_alone_does_belongs_into_a_module_of_its_own():
-    class Counter(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("steps", torch.tensor(0))
+def sampling(self, x):
+    """As a variational autoencoder does."""
+    mean = self.a(x)
+    if self.training:
+        mean = mean + torch.randn_like(mean) * self.b(x).exp()
+    return self.fc(mean.relu())
 
-        def forward(self, x):
-            if self.training:
-                self.steps += 1
-            return x
 
-    counter = Counter()
-    with pytest.raises(ScenarioError, match="else in training than in evaluation; put that into a module of its own"):
-        sequence_of(net(lambda self, x: self.fc(Counter.forward(self, self.a(x))), steps=torch.tensor(0)), (4,))
-    layers = sequence_of(net(lambda self, x: self.fc(self.counter(self.a(x))), counter=counter), (4,))
+def with_a_second_head(self, x):
+    scores = self.fc(self.a(x).relu())
+    return Scores(scores, self.b(x)) if self.training else scores
+
+
+def moving(self, x):
+    x = self.a(x)
+    if self.training:
+        with torch.no_grad():
+            self.seen = 0.9 * self.seen + 0.1 * x.mean(0)
+            self.steps += 1
+    return self.fc(self.b(x - self.seen).relu())
+
+
+def noisy(self, x):
+    if self.training:
+        x = x + torch.normal(0.0, 0.1, size=x.shape)
+    return self.fc(self.b(self.a(x)).relu())
+
+
+def joined_and_parted(self, x):
+    both = self.a(torch.cat([x, x.flip(1)]))
+    n_samples = x.shape[0]
+    return self.fc(self.b(both[:n_samples] - both[n_samples:]))
+
+
+Scores = collections.namedtuple("Scores", "logits others")
+
+
+@pytest.mark.parametrize(
+    ("run", "names"),
+    [
+        (sampling, ["a", "fc"]),
+        (with_a_second_head, None),
+        (moving, ["a", "b", "fc"]),
+        (noisy, ["a", "b", "fc"]),
+        (joined_and_parted, ["a", "b", "fc"]),
+    ],
+)
+def test_what_one_mode_alone_does_is_done_in_that_mode_alone(run, names):
+    module = net(run, seen=torch.zeros(4), steps=torch.tensor(0))
+    if names is None:
+        with pytest.raises(ScenarioError, match="samples are needed again at 'b'"):
+            layers_of(module, (4,))
+        return
+    layers = layers_of(module, (4,))
+    assert list(layers._modules) == names
+    assert difference(module, layers, torch.randn(3, 4), last_bits=0) is None
+
+
+def test_a_head_of_training_alone_is_trained_by_nothing():
+    """As the auxiliary heads of GoogLeNet, whose scores nobody asks for."""
+
+    def run(self, x):
+        x = self.a(x).relu()
+        others = self.b(x) if self.training else None
+        scores = self.fc(x)
+        return Scores(scores, others) if self.training else scores
+
+    module = net(run)
+    assert len(layers_of(module, (4,))) == 2
+    assert moved(module) == {"a.weight", "a.bias", "fc.weight", "fc.bias"}
+
+
+def test_layers_meet_where_both_modes_give_the_same_shape():
+    """As a network that drops patches in training alone."""
+
+    def run(self, x):
+        x = self.a(x)
+        x = x[:, :2] if self.training else x
+        return self.fc(self.b(x).mean(1))
+
+    assert list(layers_of(net(run), (5, 4))._modules) == ["a", "fc"]
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -0.3 * gradient
+
+
+def swish(x):
+    return x * torch.sigmoid(x)
+
+
+with warnings.catch_warnings(action="ignore"):  # that torch will leave scripts behind
+    scripted = torch.jit.script(swish)
+
+
+def spread(self, x):
+    places = torch.arange(4).expand(x.size(0), -1)
+    return self.fc(torch.zeros(x.size(0), 4).scatter_add(1, places, self.a(x)))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [lambda self, x: self.fc(Reversed.apply(self.a(x))), lambda self, x: self.fc(scripted(self.a(x))), spread],
+)
+def test_functions_of_others_and_numbers_of_samples_are_followed(run):
+    module = net(run)
+    layers = layers_of(module, (4,))
     assert list(layers._modules) == ["a", "fc"]
-    for mode in (True, True, False):
-        layers.train(mode)(torch.ones(2, 4))
-    assert counter.steps == 2
+    assert difference(module, layers, torch.randn(3, 4), last_bits=0) is None
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs:UserWarning", "ignore:.*jit:FutureWarning")
+@pytest.mark.parametrize(
+    ("run", "problem"),
+    [
+        (lambda self, x: self.fc(checkpoint(self.a, x, use_reentrant=False)), "uses torch\\.utils"),
+        (lambda self, x: self.fc(checkpoint(self.a, x, use_reentrant=True)), "hands a Linear to a function"),
+        (lambda self, x: self.fc(torch.func.grad(lambda y: self.a(y).sum())(x)), "uses torch\\._functorch"),
+        (lambda self, x: self.fc(torch.func.jvp(torch.sin, (x,), (x,))[1]), "uses torch\\._functorch"),
+        (lambda self, x: self.fc(self.listed[0](x)), "ModuleList instead of a list"),
+    ],
+)  # fmt: skip
+def test_what_would_read_memory_that_is_not_there_is_refused(run, problem):
+    """Once each of these ended the process."""
+    module = net(run)
+    module.listed = [nn.Linear(4, 4)]
+    with pytest.raises(ScenarioError, match=problem):
+        layers_of(module, (4,))
 
 
 class Step(nn.Module):
@@ -399,7 +519,7 @@ KINDS = st.sampled_from(["chain", "residual", "branches", "drops", "list", "froz
 def test_what_is_cut_is_trained_as_the_whole_to_the_bit(kinds, mode):
     torch.manual_seed(0)
     module = Steps(kinds).train(mode)
-    layers = sequence_of(module, (4,))
+    layers = layers_of(module, (4,))
     assert len(layers) > 1
     assert difference(module, layers, torch.randn(3, 4), last_bits=0) is None
     assert module.training is mode

@@ -8,8 +8,12 @@ from torchvision import models
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.libraries import LibraryModel
-from sfl_sim.models.traced import sequence_of
+from sfl_sim.models.traced import CuttingPlan
 from sfl_sim.models.zoo import network
+
+
+def layers_of(module, shape):
+    return CuttingPlan.of(module, shape).applied_to(module)
 
 
 class Chain(nn.Module):
@@ -89,7 +93,7 @@ def forward_of(run):
 
 def equal_at_every_cut(module, shape):
     module.eval()
-    layers, x = sequence_of(module, shape), torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+    layers, x = layers_of(module, shape), torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
     wanted = module(x)
     for cut in range(1, len(layers)):
         assert torch.equal(layers[cut:](layers[:cut](x)), wanted)
@@ -104,7 +108,7 @@ def test_a_chain_is_cut_between_its_layers():
 
 
 def test_a_function_that_drops_follows_the_mode():
-    layers, x = sequence_of(Chain(), (1, 4, 4)), torch.ones(2, 1, 4, 4)
+    layers, x = layers_of(Chain(), (1, 4, 4)), torch.ones(2, 1, 4, 4)
     layers.train()
     assert not torch.equal(layers(x), layers(x))
     layers.eval()
@@ -130,7 +134,7 @@ def test_classifiers_of_torchvision_give_the_same(name):
     torch.manual_seed(0)
     side = 224 if name == "alexnet" else 64
     module = models.get_model(name, num_classes=3).eval()
-    layers, x = sequence_of(module, (3, side, side)), torch.randn(1, 3, side, side)
+    layers, x = layers_of(module, (3, side, side)), torch.randn(1, 3, side, side)
     with torch.inference_mode():
         assert torch.equal(layers(x), module(x))
     assert len(layers) > 7
@@ -229,15 +233,15 @@ def test_lazy_layers_have_the_shapes_of_the_samples(model):
     [
         (Everywhere(), "can be cut nowhere"),
         (forward_of(lambda self, x: self.b(self.a(x)) if x.sum() > 0 else x), "where Python decides"),
-        (forward_of(lambda self, x: (self.a(x), self.b(x))), "gives a tuple and not a tensor"),
+        (forward_of(lambda self, x: (self.a(x), self.b(x))), "gives a tuple and not one tensor"),
         (forward_of(lambda self, x: self.b(self.a(x)) if self.training else self.b(x)), "else in training"),
-        (forward_of(lambda self, x: self.b(self.a(x[:, :2]))), "samples of shape 4: "),
+        (forward_of(lambda self, x: self.b(self.a(x[:, :2]))), "samples of shape 4 in training: "),
         (TwoInputs(), "takes 2 inputs"),
     ],
 )
 def test_what_cannot_be_a_sequence_is_one_line(module, problem):
     with pytest.raises(ScenarioError, match=problem) as refused:
-        sequence_of(module, (4,))
+        layers_of(module, (4,))
     assert refused.value.key == "model.factory"
 
 

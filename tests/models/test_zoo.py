@@ -487,3 +487,25 @@ def test_a_subclass_of_sequential_that_only_builds_itself_can_be_cut():
 
     assert [layer.name for layer in network(ClientResources, (1, 2, 2), 3).layers] == ["0", "1"]
     assert as_builder(ClientResources)((1, 2, 2), 3)[1].out_features == 3
+
+
+class Squeezed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 10, 2)
+
+    def forward(self, x):
+        return self.b(self.a(x).relu()).squeeze()
+
+
+def test_a_squeeze_that_takes_a_single_sample_away_is_named():
+    with pytest.raises(ScenarioError, match="loses the dimension of samples"):
+        network(Squeezed(), (1, 4, 4), 10)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_weights_that_are_computed_before_a_forward_cannot_be_copied():
+    model = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 2))
+    model(torch.ones(1, 4))
+    with pytest.raises(ScenarioError, match="parametrizations"):
+        network(model, (4,), 2)
