@@ -36,7 +36,7 @@ from sfl_sim.scenario.data import Data, Indices, PartitionSection
 from sfl_sim.scenario.own_code import is_object
 from sfl_sim.scenario.presets import expand
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.system.fleet import build_fleet
+from sfl_sim.system.fleet import Fleet, build_fleet
 
 Ints = NDArray[np.int64]
 
@@ -71,7 +71,7 @@ class Setup:
         self.test_sets = deal_tests(scenario, self.dataset, self.counts)
         self.label_order = label_order(self.dataset.n_labels, stream(scenario.seed, "label order"))
         self.cyclic = cyclic_clients(self.counts, self.label_order)
-        self.fleet = build_fleet(len(self.shares), scenario.seed, scenario.clients, scenario.server, scenario.servers)
+        self.fleet = fleet_of(scenario, len(self.shares))
 
     def method(self, device: torch.device | None) -> Method:
         """Return the method with its task, as it is before the first round; without a device, it has no weights.
@@ -102,8 +102,28 @@ def setup_of(scenario: Scenario, *, pixels: bool) -> Setup:
 def forget() -> None:
     """Load and deal data sets anew from now on: since the last study of this process, files may have changed."""
     _last.clear()
+    _fleets.clear()
     _load.cache_clear()
     _predicting_all.cache_clear()
+
+
+KEPT_FLEETS, FEW_CLIENTS = 32, 1000
+"""How many fleets are kept, and of how many clients at most."""
+_fleets: dict[tuple[object, ...], Fleet] = {}
+
+
+def fleet_of(scenario: Scenario, n_clients: int) -> Fleet:
+    """Return the fleet of a scenario. A what-if asks for the same one at every cut: a small one is drawn once."""
+    sections = [scenario.clients, scenario.server, *scenario.servers.values()]
+    key = n_clients, scenario.seed, *scenario.servers, *(section.model_dump_json() for section in sections)
+    fleet = _fleets.get(key)
+    if fleet is None:
+        fleet = build_fleet(n_clients, scenario.seed, scenario.clients, scenario.server, scenario.servers)
+        if n_clients <= FEW_CLIENTS:
+            if len(_fleets) == KEPT_FLEETS:
+                del _fleets[next(iter(_fleets))]
+            _fleets[key] = fleet
+    return fleet
 
 
 def deal_data(scenario: Scenario, *, pixels: bool = True) -> tuple[Dataset, list[Ints], Ints]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -235,12 +236,19 @@ def find_choice(section: ChoiceSection | None) -> Chooser:
     choose: ClientChoice = named(name, CHOICES, KEY)
     if not inspect.isroutine(choose):
         raise ScenarioError("is no function", key=KEY, found=name)
-    parameters, types = inspect.signature(choose).parameters, inspect.get_annotations(choose, eval_str=True)
+    options = filled(_options(choose), section.options if section else {}, section=KEY, head="kind", name=name)
+    asks_training = "utility" in inspect.signature(choose).parameters
+    return Chooser(name, choose, dict(options), asks_training=asks_training, is_random=choose is random)
+
+
+@lru_cache(maxsize=8)  # a what-if asks at every point
+def _options(choose: ClientChoice) -> type[pydantic.BaseModel]:
+    """Return the options of a choice: its parameters that have names alone."""
+    types = inspect.get_annotations(choose, eval_str=True)
     fields: dict[str, Any] = {
         key: (types.get(key, Any), ... if option.default is option.empty else option.default)
-        for key, option in parameters.items()
+        for key, option in inspect.signature(choose).parameters.items()
         if option.kind is option.KEYWORD_ONLY
     }
-    kind = pydantic.create_model(name, __config__=pydantic.ConfigDict(extra="forbid", strict=True), **fields)
-    options = filled(kind, section.options if section else {}, section=KEY, head="kind", name=name)
-    return Chooser(name, choose, dict(options), asks_training="utility" in parameters, is_random=choose is random)
+    strict = pydantic.ConfigDict(extra="forbid", strict=True)
+    return pydantic.create_model(choose.__name__, __config__=strict, **fields)

@@ -54,8 +54,11 @@ def by_client(
     length_s, n = ended_s - started_s, len(participants)
     found = _intervals(_clipped(rows, started_s), participants, started_s, length_s)
     borders_s = np.linspace(0.0, n * length_s, n + 1)
-    until = [[found[name] for name in _PRECEDENCE[: i + 1]] for i in range(len(_PRECEDENCE))]
-    covered_s = [np.zeros(n), *(np.diff(_covered_s(parts, borders_s)) for parts in until)]
+    merged, covered_s = (np.zeros(0), np.zeros(0)), [np.zeros(n)]
+    for begin_s, end_s in (found[name] for name in _PRECEDENCE):
+        if len(begin_s):  # a part that nobody has covers no more
+            merged = _merged(np.concatenate([merged[0], begin_s]), np.concatenate([merged[1], end_s]))
+        covered_s.append(np.diff(_covered_s(merged, borders_s)) if len(begin_s) else covered_s[-1])
     rank = np.argsort(np.argsort(participants))  # of each participant among the sorted ids
     added_s = np.maximum(0.0, np.diff([*covered_s, np.full(n, length_s)], axis=0))  # rounding may be below nothing
     *parts_s, barrier_s = added_s[:, rank]
@@ -63,11 +66,9 @@ def by_client(
     return {name: seconds.get(name, barrier_s) for name in BREAKDOWN}
 
 
-def _covered_s(parts: Sequence[_Intervals], until_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the length of the union of intervals before each of the instants `until_s`."""
-    begin, end = _merged(*(np.concatenate([part[i] for part in parts]) for i in (0, 1)))
-    if not len(begin):
-        return np.zeros(len(until_s))
+def _covered_s(merged: _Intervals, until_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the length of merged intervals before each of the instants `until_s`."""
+    begin, end = merged
     knots_s = np.stack([begin, end], axis=1).ravel()
     length_s = np.stack([np.zeros(len(begin)), end - begin], axis=1).ravel().cumsum()
     return np.asarray(np.interp(until_s, knots_s, length_s), dtype=float)
@@ -93,16 +94,17 @@ def _intervals(
     is_own = sorted_ids[index] == rows["client"]
     own, shift_s = rows[is_own], index[is_own] * length_s - started_s
     node = own["node"]
-
-    def between(begin: str, end: str, mask: NDArray[np.bool_]) -> _Intervals:
-        return own[begin][mask] + shift_s[mask], own[end][mask] + shift_s[mask]
-
+    requested_s, began_s, done_s = (own[column] + shift_s for column in ("requested_s", "started_s", "ended_s"))
+    found = {}
+    for part, where in places.OWN.items():
+        is_there = places.at(node, *where)
+        found[part] = requested_s[is_there], done_s[is_there]
     at_server = places.at_servers(node)
-    found = {part: between("requested_s", "ended_s", places.at(node, *where)) for part, where in places.OWN.items()}
-    found["queue"] = between("requested_s", "started_s", at_server)
-    found["server"] = between("started_s", "ended_s", at_server)
-    arrived, requested = _awaiting_features(own, are_any=bool(np.isin(rows["kind"], _OF_ASSISTANTS).any()))
-    found["assistants"] = own["ended_s"][arrived] + shift_s[arrived], own["requested_s"][requested] + shift_s[requested]
+    found["queue"] = requested_s[at_server], began_s[at_server]
+    found["server"] = began_s[at_server], done_s[at_server]
+    are_any = places.at(rows["kind"], *_OF_ASSISTANTS).any()
+    arrived, requested = _awaiting_features(own) if are_any else 2 * (np.zeros(0, np.int64),)
+    found["assistants"] = done_s[arrived], requested_s[requested]
     of_nobody = rows[rows["client"] == places.NOBODY]
     begin, end = _merged(of_nobody["requested_s"], of_nobody["ended_s"])
     shifts_s = (np.arange(len(participants)) * length_s - started_s)[:, None]
@@ -110,13 +112,13 @@ def _intervals(
     return found
 
 
-def _awaiting_features(rows: NDArray[np.void], are_any: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return rows of uploads of smashed data and rows of the server's jobs on them; none without assistants.
+def _awaiting_features(rows: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows of uploads of smashed data and rows of the server's jobs on them, where there are assistants.
 
     Between the two, methods without assistants wait for other clients.
     """
     step = rows["client"] * 2.0**32 + rows["step"]
-    arrivals = np.flatnonzero(are_any & places.at(rows["node"], places.UPLINK) & (rows["kind"] == b"smashed"))
+    arrivals = np.flatnonzero(places.at(rows["node"], places.UPLINK) & (rows["kind"] == b"smashed"))
     jobs = np.flatnonzero(places.at_servers(rows["node"]) & (rows["kind"] == b"train"))
     _, arrived, requested = np.intersect1d(step[arrivals], step[jobs], return_indices=True)
     return arrivals[arrived], jobs[requested]

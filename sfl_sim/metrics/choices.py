@@ -41,12 +41,10 @@ def ranks(figures: pd.DataFrame, more_is_better: bool) -> pd.DataFrame:
         a row for each variant with `rank`, `low` and `high`: 1 is the best, equal figures share a rank; low and high
         are those of `mean_within`, and NaN for fewer than two seeds.
     """
-    from scipy.stats import rankdata  # type: ignore[import-untyped]  # takes half a second to import
-
     whole = figures.dropna(how="all").fillna(-math.inf if more_is_better else math.inf)
-    of_seeds = rankdata((-whole if more_is_better else whole).to_numpy(), axis=1) if len(whole) else np.empty((0, 0))
     if whole.empty:
         return pd.DataFrame(math.nan, index=figures.columns, columns=["rank", "low", "high"])
+    of_seeds = whole.rank(axis="columns", ascending=not more_is_better).to_numpy()
     low, high = mean_within(of_seeds)
     return pd.DataFrame({"rank": of_seeds.mean(axis=0), "low": low, "high": high}, index=whole.columns)
 
@@ -62,22 +60,22 @@ def mean_within(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
     n = len(ranks)
     if n < LEAST_SEEDS:
         return np.clip(interval(ranks), 1, ranks.shape[1])
-    from scipy.stats import norm, t
+    from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]  # scipy.stats takes half a second more
 
-    tail = norm.cdf(-math.sqrt(n / (n - 1)) * t.ppf(0.975, n - 1))
+    tail = ndtr(-math.sqrt(n / (n - 1)) * stdtrit(n - 1, 0.975))
     counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS)
     return np.asarray(np.quantile(counts @ ranks / n, [tail, 1 - tail], axis=0))
 
 
 def interval(of_seeds: ArrayLike) -> NDArray[np.float64]:
     """Return the ends (2, ...) of the 95 % t-interval of the mean over seeds (S, ...); NaN for fewer than two."""
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     values = np.asarray(of_seeds, dtype=float)
     n = len(values)
     if n < 2:
         return np.full((2, *values.shape[1:]), math.nan)
-    half = t.ppf(0.975, n - 1) * values.std(axis=0, ddof=1) / math.sqrt(n)
+    half = stdtrit(n - 1, 0.975) * values.std(axis=0, ddof=1) / math.sqrt(n)
     return np.stack([values.mean(axis=0) - half, values.mean(axis=0) + half])
 
 

@@ -99,10 +99,10 @@ def confidence(values: ArrayLike, batches: int = BATCHES) -> float:
     series = np.asarray(values, dtype=float)
     if len(series) < 2 * batches:
         return math.nan
-    from scipy.stats import t as student  # type: ignore[import-untyped]  # scipy takes a while to import
+    from scipy.special import stdtrit  # type: ignore[import-untyped]  # scipy takes a while to import
 
     spread = _batch_means(series, batches).std(ddof=1)
-    return float(student.ppf(0.975, batches - 1) * spread / math.sqrt(batches))
+    return float(stdtrit(batches - 1, 0.975) * spread / math.sqrt(batches))
 
 
 def falls_behind(requests: pd.DataFrame, warm_up: float) -> bool | None:

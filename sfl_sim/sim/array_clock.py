@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sfl_sim.ops import Event, Expect, Occur, Wait
 from sfl_sim.sim.trace import Demand, Duration, Foreseen, NotPlannable, PlannedOperation
-from sfl_sim.store.columns import OP_DTYPE
+from sfl_sim.store.columns import OP_COLUMNS, OP_DTYPE
 from sfl_sim.store.places import AGGREGATOR, PEER, SERVER
 
 Floats = NDArray[np.float64]
@@ -317,8 +317,9 @@ def _by_rank(n: int, heads: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 def _rows(entries: Sequence[PlannedOperation]) -> NDArray[np.void]:
     rows = np.zeros(len(entries), dtype=OP_DTYPE)
-    for column in ("node", "kind", "step", "client", "macs", "bytes"):
-        rows[column] = [getattr(entry, column) for entry in entries]
+    for column, values in zip(PlannedOperation._fields, zip(*entries, strict=True), strict=False):
+        if column in OP_COLUMNS:
+            rows[column] = values
     return rows
 
 
@@ -329,8 +330,9 @@ def _check(branches: Sequence[Sequence[PlannedOperation]], announced: Expect | N
     if len(branches) == 1 and announced is None:
         return
     _check_own([{entry.client for entry in branch if entry.state is None} for branch in branches], "devices or links")
-    _check_own([{entry.state for entry in branch if entry.node == AGGREGATOR} for branch in branches], "averages")
-    jobs = [[entry for entry in branch if entry.node == SERVER] for branch in branches]
+    jobs = [[entry for entry in branch if entry.state is not None] for branch in branches]
+    _check_own([{entry.state for entry in brought if entry.node == AGGREGATOR} for brought in jobs], "averages")
+    jobs = [[entry for entry in brought if entry.node == SERVER] for brought in jobs]
     _check_own([{job.client for job in brought} for brought in jobs], "clients who bring jobs")
     if any(len({job.client for job in brought}) > 1 for brought in jobs):
         raise NotPlannable("a branch brings jobs of several clients")

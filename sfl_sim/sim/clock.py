@@ -119,10 +119,9 @@ def stages(traced: FlowTrace) -> list[Stage]:
             announced = item
             continue
         branches = item.branches if isinstance(item, Fork) else [[item]]
-        chains = [[step for step in branch if isinstance(step, PlannedOperation | Wait | Occur)] for branch in branches]
-        if sum(map(len, chains)) < sum(map(len, branches)):
+        if not {type(step) for branch in branches for step in branch} <= {PlannedOperation, Wait, Occur}:
             raise NotPlannable("a branch forks or announces jobs")
-        plan.append(Stage(chains, announced))
+        plan.append(Stage(branches, announced))
         announced = None
     if announced:
         raise NotPlannable("jobs are announced that do not come")

@@ -130,8 +130,10 @@ def client_of(op: On) -> int:
     """
     if not isinstance(op.node, ServerNode):
         return op.node
-    first = next((argument for argument in op.args if isinstance(argument, Value)), None)
-    return places.NOBODY if first is None else owner(first)
+    for argument in op.args:
+        if isinstance(argument, Value):
+            return owner(argument)
+    return places.NOBODY
 
 
 def owner(value: Value) -> int:

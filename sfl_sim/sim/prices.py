@@ -63,7 +63,7 @@ class Prices:
 
         Raises ScenarioError if there is no such node, NonFiniteError if its work is no number of MACs.
         """
-        self.nodes.check(op.node)
+        self.nodes[op.node]
         work, result = self._work_and_result(op)
         if op.step.aggregates and not self.include_model_exchange:
             return Computing(op.node, Work.of(0)), result
@@ -107,7 +107,11 @@ class Prices:
         """Count the node's own samples in the operation, which a client has to load."""
         if isinstance(op.node, ServerNode):
             return 0
-        return sum(value.samples for value in op.args if isinstance(value, Value) and value.kind == "batch")
+        samples = 0
+        for value in op.args:
+            if isinstance(value, Value) and value.kind == "batch":
+                samples += value.samples
+        return samples
 
     def computing_s(self, node: Node, work: Work, samples: int) -> float:
         """Give the seconds for which a node computes `work`, after loading its own `samples`."""

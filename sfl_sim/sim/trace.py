@@ -8,9 +8,9 @@ from math import inf
 from typing import Any, NamedTuple
 
 from sfl_sim.ops import Expect, Flow, Occur, On, Par, Send, ServerNode, State, Value, Wait
-from sfl_sim.sim.nodes import Link, client_of, maker_of
+from sfl_sim.sim.nodes import Link, client_of
 from sfl_sim.sim.prices import ClientResources, Computing, Moving, Prices
-from sfl_sim.store.places import DEVICE
+from sfl_sim.store.places import DEVICE, NOBODY
 
 
 class NotPlannable(Exception):
@@ -65,8 +65,9 @@ def _trace(flow: Flow, prices: Prices) -> tuple[FlowTrace, Any]:
         result = None
         if isinstance(op, On):
             computing, result = prices.computing(op)
-            result.maker = maker_of(op)
-            traced.append(_job(op, result.step, computing))
+            client = client_of(op)
+            result.maker = op.node if client == NOBODY else client
+            traced.append(_job(op, client, result.step, computing))
         elif isinstance(op, Send):
             link = prices.nodes.links[op.src, op.dst]
             result = op.payload.snapshot()
@@ -89,10 +90,9 @@ def _trace(flow: Flow, prices: Prices) -> tuple[FlowTrace, Any]:
             raise NotPlannable(f"a flow yields {op!r}")
 
 
-def _job(op: On, step: int, computing: Computing) -> PlannedOperation:
-    of_server = isinstance(op.node, ServerNode)
-    node, state = (str(op.node), op.state.guard) if of_server else (DEVICE, None)
-    return PlannedOperation(node, op.step.name, step, client_of(op), computing.work.macs, 0, computing, state)
+def _job(op: On, client: int, step: int, computing: Computing) -> PlannedOperation:
+    node, state = (op.node.name, op.state.guard) if isinstance(op.node, ServerNode) else (DEVICE, None)
+    return PlannedOperation(node, op.step.name, step, client, computing.work.macs, 0, computing, state)
 
 
 def _message(link: Link, payload: Value, prices: Prices) -> PlannedOperation:

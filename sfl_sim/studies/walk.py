@@ -12,6 +12,7 @@ from sfl_sim.build.method import SecondsPerSample
 from sfl_sim.build.network import build_network
 from sfl_sim.build.optimisation import largest_batch, optimiser_kind
 from sfl_sim.build.registry import find_method, method_options
+from sfl_sim.build.setup import fleet_of
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.walk import DIFFERENT, FINISH, NO_OPS, SETUP, Walk, WalkedRound, check_time
 from sfl_sim.models.network import Network
@@ -21,7 +22,7 @@ from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.array_clock import Turns
 from sfl_sim.sim.clock import Plans
 from sfl_sim.sim.trace import NotPlannable
-from sfl_sim.system.fleet import Fleet, build_fleet
+from sfl_sim.system.fleet import Fleet
 from sfl_sim.training.memory import client_memory_bytes
 from sfl_sim.training.optimisers import optimiser_of
 
@@ -158,7 +159,7 @@ class Walker:
         Raises ScenarioError if the scenario cannot be used.
         """
         experiment, scenario = self.experiment, expand(scenario)
-        fleet = build_fleet(len(experiment.shares), scenario.seed, scenario.clients, scenario.server, scenario.servers)
+        fleet = fleet_of(scenario, len(experiment.shares))
         # Who is there depends on the system's times, and so does what a method has chosen.
         if fleet.presence is not None:
             method = experiment.method

@@ -5,7 +5,7 @@ import pytest
 from small_study import TIMING, study
 
 from sfl_sim.build import setup as module
-from sfl_sim.build.setup import Setup, forget, setup_of
+from sfl_sim.build.setup import Setup, fleet_of, forget, setup_of
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.runs.trial import Settings
 from sfl_sim.studies.train import run_study
@@ -62,3 +62,15 @@ def test_experiments_of_one_setup_do_not_see_each_other():
     assert first.setup is second.setup
     timelines = [[round.ops for round in run.rounds()] for run in (first, second)]
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(*timelines, strict=True))
+
+
+@pytest.mark.usefixtures("built")
+def test_a_small_fleet_is_drawn_once_for_all_cuts_and_anew_for_another_seed_or_rate():
+    scenario = study().variants[0].scenario
+    fleet = fleet_of(scenario, 4)
+    assert fleet_of(scenario.model_copy(update={"model": scenario.model.model_copy(update={"cut": 2})}), 4) is fleet
+    others = [{"seed": 9}, {"server": scenario.server.model_copy(update={"speedup": 7.0})}]
+    assert all(fleet_of(scenario.model_copy(update=other), 4) is not fleet for other in others)
+    assert fleet_of(scenario, 5) is not fleet
+    forget()  # since then a profile may have changed
+    assert fleet_of(scenario, 4) is not fleet

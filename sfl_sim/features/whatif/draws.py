@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from sfl_sim.build.setup import fleet_of
 from sfl_sim.features.whatif.tables import identity
 from sfl_sim.rng import stream
 from sfl_sim.scenario.concerns import concern_of, decided, values_except
@@ -22,7 +23,6 @@ from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.vary import Axis, Point
 from sfl_sim.studies.points import ImpossiblePoint, TimedPoint, evaluate
 from sfl_sim.system.cost import MACS
-from sfl_sim.system.fleet import build_fleet
 from sfl_sim.system.network import sampled_factor
 from sfl_sim.system.profiles import available, find
 
@@ -86,9 +86,7 @@ def draws_table(
     points, about = [], {}
     for one, world in zip(found, worlds, strict=True):
         scenario, places = one.point.variant.scenario, one.point.variant.places
-        known = np.array(
-            build_fleet(len(one.clients), scenario.seed, scenario.clients, scenario.server).training_factor
-        )
+        known = np.array(fleet_of(scenario, len(one.clients)).training_factor)
         for number in range(seeds.index(scenario.seed), n, len(seeds)):
             as_told = bool((known != 1).any())
             drawn = errors.draw(scenario, number, as_told)
