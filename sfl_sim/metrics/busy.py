@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from sfl_sim.store import places
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def busy(rows: NDArray[np.void]) -> tuple[dict[int, tuple[float, ...]], tuple[float, float]]:
@@ -72,6 +74,8 @@ def network_graph(clients: pd.DataFrame, servers: pd.DataFrame, served: pd.DataF
         servers: rows of servers.parquet, from the clients up.
         served: columns node, client: which server of the first tier serves which client; the last row counts.
     """
+    import networkx as nx  # takes 0.15 s to import
+
     graph: nx.Graph[str] = nx.Graph()
     about = ["workers", "macs_per_s", "clients", "jobs", "busy", "waited_s", "model_bytes"]
     links = ["uplink_bps", "downlink_bps", "latency_s"]

@@ -27,9 +27,7 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
-import psutil
 import torch
-from joblib import cpu_count  # type: ignore[import-untyped]
 
 from sfl_sim.build.code_version import code_version
 from sfl_sim.errors import ScenarioError
@@ -93,9 +91,10 @@ def usual_jobs(n_trials: int, trial_s: float, settings: Settings) -> int:
     shares_cores = pick_device(settings.device).type != "cpu" or torch.get_num_threads() > 1
     if n_trials * trial_s < WORTH_S or (shares_cores and not settings.timing_only):
         return 1
+    import psutil
+
     in_memory = psutil.virtual_memory().available // psutil.Process().memory_info().rss
-    cores: int = cpu_count(only_physical_cores=True)
-    return max(1, min(n_trials, cores, in_memory))
+    return max(1, min(n_trials, cpu_count(only_physical_cores=True), in_memory))
 
 
 def crowd(batch_macs: float, settings: Settings) -> str | None:
@@ -109,6 +108,13 @@ def crowd(batch_macs: float, settings: Settings) -> str | None:
         return None
     shared = f"{threads} threads each share {cores} cores"
     return f"--jobs: {jobs} trials with {shared} and wait for one another; try --threads {max(1, cores // jobs)}"
+
+
+def cpu_count(*, only_physical_cores: bool = False) -> int:
+    """Return the number of cores that this process may use."""
+    from joblib import cpu_count as count  # type: ignore[import-untyped]  # takes 0.1 s to import
+
+    return int(count(only_physical_cores=only_physical_cores))
 
 
 def _is_importable() -> bool:

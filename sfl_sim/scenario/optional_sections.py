@@ -58,7 +58,8 @@ class Coding(Section):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [{"type": "string"}, handler.resolve_ref_schema(handler(schema))]}
+        section = super().__get_pydantic_json_schema__(schema, handler)
+        return {"anyOf": [{"type": "string"}, handler.resolve_ref_schema(section)]}
 
 
 class WireSection(Section):

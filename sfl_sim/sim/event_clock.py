@@ -372,14 +372,18 @@ def _refuse(_: Branch, op: Any) -> Any:
     raise TypeError(f"a flow yielded {op!r}, which is no operation{advice}")
 
 
+RARE = 70_000
+"""Objects made since the last garbage collection at which the next one begins where it is rare: usually 700."""
+
+
 @contextmanager
 def rare_garbage_collection() -> Iterator[None]:
-    """Run Python's garbage collection 100 times less often: a round makes many objects and hardly any cycle.
+    """Run Python's garbage collection rarely: a round makes many objects and hardly any cycle.
 
     1,000 clients run 1.15 to 1.2 times as fast, 100,000 clients 1.6 times (benchmarks/clock.py).
     """
     usual = gc.get_threshold()
-    gc.set_threshold(100 * usual[0], *usual[1:])
+    gc.set_threshold(RARE, *usual[1:])
     try:
         yield
     finally:

@@ -109,10 +109,11 @@ def test_a_run_warns_of_it_too(scenario, capsys):
     assert line.startswith("warning: --set: server.workers: ")
 
 
-def test_pricing_imports_neither_torchs_compiler_nor_transformers(scenario):
-    """They take seconds."""
+def test_a_check_imports_nothing_large_that_it_does_not_need(scenario):
+    """They take seconds, or a tenth of one each."""
     main = "from sfl_sim.cli import main; main(['check', 'tiny.yaml'])"
-    code = f"import sys; {main}; print(sys.modules.keys() & {{'torch._dynamo', 'transformers'}})"
+    large = {"torch._dynamo", "transformers", "networkx", "joblib", "scipy.stats", "plotly"}
+    code = f"import sys; {main}; print(sys.modules.keys() & {large})"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "set()"
 
