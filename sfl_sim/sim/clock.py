@@ -11,13 +11,13 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfl_sim.ops import SERVER, Expect, Flow, Occur, Wait
-from sfl_sim.sim.array_clock import Stage, TimedStage, Turns
+from sfl_sim.sim.array_clock import BranchEntries, Stage, TimedStage, Turns
 from sfl_sim.sim.event_clock import EventClock, rare_garbage_collection
 from sfl_sim.sim.orders import InTurn
 from sfl_sim.sim.prices import Prices
@@ -121,7 +121,7 @@ def stages(traced: FlowTrace) -> list[Stage]:
         branches = item.branches if isinstance(item, Fork) else [[item]]
         if not {type(step) for branch in branches for step in branch} <= {PlannedOperation, Wait, Occur}:
             raise NotPlannable("a branch forks or announces jobs")
-        plan.append(Stage(branches, announced))
+        plan.append(Stage(cast("list[BranchEntries]", branches), announced))
         announced = None
     if announced:
         raise NotPlannable("jobs are announced that do not come")
