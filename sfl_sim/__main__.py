@@ -21,6 +21,8 @@ def main() -> None:
         print("sfl-sim: interrupted", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     finally:  # nothing is left to do but Python's own end, whose waiting would show a traceback
+        # After Ctrl-C within an exec of a text, as of dataclasses, `python -m` would end by the signal and not by 130.
+        exec("0")
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) == signal.default_int_handler:
                 signal.signal(number, signal.SIG_DFL)

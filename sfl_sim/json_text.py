@@ -19,11 +19,12 @@ def parsed_json(text: str, file: Path, first: int = 1, key: str | None = None) -
     """Return the value of the JSON text that begins in line `first` of a file.
 
     Raises:
-        ScenarioError: with file, line and `key`, if it is not JSON, or is too deep, or has a number that is too large.
+        ScenarioError: with file, line and `key`, if it is not JSON, is too deep, or has a key twice or a number
+            that is too large.
     """
     error = partial(ScenarioError, key=key, file=str(file))
     try:
-        return json.loads(text, parse_float=_float, parse_int=_int)
+        return json.loads(text, parse_float=_float, parse_int=_int, object_pairs_hook=_mapping)
     except json.JSONDecodeError as reason:
         if text.startswith(POINTER.decode()):
             raise error(IS_POINTER) from None
@@ -31,6 +32,8 @@ def parsed_json(text: str, file: Path, first: int = 1, key: str | None = None) -
     except _OutOfBounds as reason:
         line = first + text.count("\n", 0, text.index(reason.args[0]))
         raise error("holds a number out of range", found=reason.args[0], line=line) from None
+    except _GivenTwice as reason:
+        raise error("gives a key twice in one mapping", found=reason.args[0]) from None
     except RecursionError:
         problem = "holds too many lists and mappings within one another"
         raise error(problem, allowed=f"up to {MAX_LEVELS}", line=first + _lines_until_too_deep(text)) from None
@@ -38,6 +41,18 @@ def parsed_json(text: str, file: Path, first: int = 1, key: str | None = None) -
 
 class _OutOfBounds(Exception):
     pass
+
+
+class _GivenTwice(Exception):
+    pass
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _GivenTwice(next(name for name in names if names.count(name) > 1))
+    return mapping
 
 
 def _float(digits: str) -> float:

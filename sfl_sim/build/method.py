@@ -60,7 +60,7 @@ def build_method(
     cuts, round_cuts, cut_policy = _cuts(scenario, net, fleet) if kind.has("is_split", options) else ([], [], None)
     if net.lora and not kind.trains_part1:
         net = build_network(scenario, dataset, above=max(cuts))
-    net = net.with_settings(replace(net.forward_settings, loss=build_loss(train, dataset, net, device)))
+    net = net.with_settings(replace(net.forward_settings, loss=build_loss(train, dataset, shares, net, device)))
     if device is None:
         net = net.unweighted()
     elif scenario.model.init:

@@ -7,16 +7,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sfl_sim.build.registry import named
 from sfl_sim.data.batches import CountPerClient
 from sfl_sim.data.loading import Dataset
+from sfl_sim.data.samples import Ints
 from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.goals import Goal
 from sfl_sim.models.losses import LOSSES, ByMean, Loss
 from sfl_sim.models.network import Network, by_speed
+from sfl_sim.scenario.fields import quantity
 from sfl_sim.scenario.sections import BySpeed, ScheduleSection, TrainSection
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.profiles import per_client, read_table
@@ -27,8 +30,10 @@ OptimiserKind = str | Callable[..., torch.optim.Optimizer]
 KEY = "train.loss"
 
 
-def build_loss(train: TrainSection, dataset: Dataset, net: Network, device: torch.device | None) -> Loss:
-    """Build the loss; weights of labels lie on `device`.
+def build_loss(
+    train: TrainSection, dataset: Dataset, shares: Sequence[Ints], net: Network, device: torch.device | None
+) -> Loss:
+    """Build the loss; weights of labels lie on `device`, and follow from the `shares` that clients train with.
 
     Raises ScenarioError if the scenario's loss, or one of its options, does not fit the data.
     """
@@ -41,14 +46,19 @@ def build_loss(train: TrainSection, dataset: Dataset, net: Network, device: torc
     function = named(name, by_name, KEY)
     if not callable(function):
         raise ScenarioError("is no function", key=KEY, found=name)
-    options = _options(train, dataset, name, net.dtype, device)
+    options = _options(train, dataset, shares, name, net.dtype, device)
     if not is_ours:
         _try(function, dataset, net)
     return ByMean(partial(function, **options)) if options or not is_ours else function
 
 
 def _options(
-    train: TrainSection, dataset: Dataset, name: str, dtype: torch.dtype, device: torch.device | None
+    train: TrainSection,
+    dataset: Dataset,
+    shares: Sequence[Ints],
+    name: str,
+    dtype: torch.dtype,
+    device: torch.device | None,
 ) -> dict[str, Any]:
     """Return the arguments of torch's loss that the scenario's keys stand for; or raise ScenarioError."""
     goal = dataset.goal
@@ -65,25 +75,26 @@ def _options(
         if name not in ("cross_entropy", "bce"):
             problem = f"are for cross_entropy and bce, and train.loss is {name}"
             raise ScenarioError(problem, key="train.class_weights", found=train.class_weights)
-        given = _weights(train.class_weights, dataset, train.ignore_index)
+        given = _weights(train.class_weights, dataset, shares, train.ignore_index)
         weights = torch.tensor(given, dtype=dtype, device=device)
         options["pos_weight" if name == "bce" else "weight"] = weights
     return options
 
 
-def _weights(given: str | list[float], dataset: Dataset, ignored: int | None) -> list[float]:
+def _weights(given: str | list[float], dataset: Dataset, shares: Sequence[Ints], ignored: int | None) -> list[float]:
     n = len(dataset.answers)
     if isinstance(given, list):
         if len(given) != n:
             problem = f"needs one weight for each of {n} labels"
             raise ScenarioError(problem, key="train.class_weights", found=f"{len(given)} weights")
         return given
-    targets = dataset.y_train if dataset.targets_train is None else dataset.targets_train
+    trained = torch.from_numpy(np.concatenate(shares))
+    targets = (dataset.y_train if dataset.targets_train is None else dataset.targets_train)[trained]
     if dataset.goal is Goal.LABEL_SET:
         having = targets.sum(dim=0, dtype=torch.float64)
         return ((len(targets) - having) / having.clamp(min=1)).tolist()
-    counts = (dataset.x_train[:, 1:] if dataset.goal is Goal.TOKENS else targets).flatten().long().bincount(minlength=n)
-    counts = counts[:n].double()
+    answers = dataset.x_train[trained, 1:] if dataset.goal is Goal.TOKENS else targets
+    counts = answers.flatten().long().bincount(minlength=n)[:n].double()
     if ignored is not None and ignored < n:
         counts[ignored] = 0
     return (counts.sum() / (n * counts.clamp(min=1))).tolist()
@@ -189,7 +200,7 @@ def _schedule(section: ScheduleSection, rounds: int) -> Schedule:
         if options:
             raise ScenarioError("a schedule of your own takes no options", key=f"{key}.{next(iter(options))}")
     else:
-        rates = torch_rates(name, options)
+        rates = torch_rates(name, {option: quantity(value, option) for option, value in options.items()})
     schedule = Schedule(rates, rounds, section.warmup_rounds)
     try:
         least = min(schedule(1.0, round) for round in (1, rounds))

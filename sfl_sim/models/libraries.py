@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from torch import nn
 
-from sfl_sim.errors import ScenarioError, unreadable
+from sfl_sim.errors import IS_POINTER, ScenarioError, unreadable
 from sfl_sim.models.layers import Shape
 
 NESTING = "state_dict", "model_state_dict", "model"
@@ -85,12 +86,28 @@ def _read(path: str) -> Mapping[str, Any]:
             return load_file(Path(path).expanduser())
         state = torch.load(Path(path).expanduser(), weights_only=True, map_location="cpu")
     except Exception as error:  # of a damaged file
-        raise ScenarioError(unreadable(path, error), key="model.path", found=path) from error
-    while isinstance(state, Mapping) and (nested := [state[name] for name in NESTING if name in state]):
+        problem = unreadable(path, error)
+        if isinstance(error, UnpicklingError) and problem != IS_POINTER:
+            problem = (
+                "holds more than tensors, or nothing of torch's; torch.save(model.state_dict(), FILE) stores weights"
+            )
+        raise ScenarioError(problem, key="model.path", found=path) from error
+    while isinstance(state, Mapping) and not _are_weights(state):
+        inner = {name: value for name, value in state.items() if isinstance(value, Mapping)}
+        nested = [inner[name] for name in NESTING if name in inner] or [
+            value for value in inner.values() if value and _are_weights(value)
+        ]
+        if len(nested) != 1 and not inner.keys() & {*NESTING}:
+            break
         state = nested[0]
-    if not (isinstance(state, Mapping) and all(isinstance(value, torch.Tensor) for value in state.values())):
-        raise ScenarioError("holds no state dict", key="model.path", found=path)
+    if not (isinstance(state, Mapping) and _are_weights(state)):
+        held = ", ".join(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
+        raise ScenarioError(f"{path} holds no state dict", key="model.path", found=held)
     return state
+
+
+def _are_weights(state: Mapping[str, Any]) -> bool:
+    return all(isinstance(value, torch.Tensor) for value in state.values())
 
 
 def _unwrapped(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -51,27 +51,37 @@ UNITS: Mapping[str, Mapping[str, int]] = {
     "_per_s": {"MAC/s": 0, "GMAC/s": 9},
     "_s": {"s": 0, "ms": -3, "us": -6, "µs": -6},
     "_w": {"W": 0, "mW": -3},
+    "_bytes": {"B": 0, "kB": 3, "MB": 6},
     "_h": {"h": 0},
 }
 """Units that a number may have as text, by the end of its key; each with its power of ten, the key's own first."""
+_NO_UNIT = re.compile(r"\b(up|down)$|\.\d+$")
+"""Ends of keys that do not name the unit: of rates by direction, and the place in a list."""
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?)\s*([^\W\d]*(?:/[a-z]+)?)\s*", re.ASCII)
 
 
+def _ascii(text: str) -> str:
+    """Return the text with a u in the place of the micro sign, and of the Greek letter that looks the same."""
+    return text.replace("\u00b5", "u").replace("\u03bc", "u")
+
+
 def units_of(key: str) -> Mapping[str, int]:
-    """Return the units of numbers at a key; none if it ends in none of `UNITS`."""
+    """Return the units of numbers at a key, `up` and `down` of rates included; none if it ends in none of `UNITS`."""
+    key = _NO_UNIT.sub(lambda end: "_bps" if end[1] else "", key)
     return next((units for ending, units in UNITS.items() if key.endswith(ending)), {})
 
 
-def is_quantity(text: str) -> bool:
-    """Return True for a number as text, with or without letters behind it, as units are written."""
-    return _QUANTITY.fullmatch(text.replace("µ", "u")) is not None
+def in_units(key: str) -> str | None:
+    """Return what numbers at a key may be, in words; None if they have no unit."""
+    units = list(units_of(key))
+    return f"a number, in {units[0]}, or with its unit: {', '.join(units)}" if units else None
 
 
 def quantity(value: object, key: str) -> object:
     """Return the number that a text means, in the unit of its key: 1e7 for "10 Mbit/s"; anything else as it is."""
     if isinstance(value, list):
         return [quantity(one, key) for one in value]
-    found = _QUANTITY.fullmatch(value.replace("µ", "u")) if isinstance(value, str) else None
+    found = _QUANTITY.fullmatch(_ascii(value)) if isinstance(value, str) else None
     power = None if found is None else {**units_of(key), "": 0}.get(found[2])
     if found is None or power is None:
         return value
@@ -104,7 +114,7 @@ def _kinds(annotation: Any, notes: tuple[Any, ...] = ()) -> set[str]:
     if annotation is bool or get_origin(annotation) is dict:
         return {"other"}
     if get_origin(annotation) is Literal:
-        return set()
+        return {"number"} if all(type(choice) is int for choice in get_args(annotation)) else set()
     return {kind for part in get_args(annotation) for kind in _kinds(part)}
 
 
@@ -341,6 +351,9 @@ class Bare(Section):
         if "number" in cls.bare:
             value = quantity(value, cls.bare["number"])
         if isinstance(value, str):
+            if "number" in cls.bare and value.lstrip(" +-.")[:1].isdecimal() and not re.search(PATH, value):
+                problem = f"is neither a number nor a {cls.bare['string']}"
+                raise ScenarioError(problem, found=value, allowed=in_units(cls.bare["number"]))
             return {cls.bare["string"]: value}
         if "number" in cls.bare and isinstance(value, int | float) and not isinstance(value, bool):
             return {cls.bare["number"]: value}

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sfl_sim.errors import USUAL_NAMES, ScenarioError
-from sfl_sim.scenario.fields import FAR, PATH, units_of
+from sfl_sim.scenario.fields import FAR, PATH, in_units
 from sfl_sim.scenario.schema import Schema, json_schema, members
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ def mismatch(key: str | None, found: object, schemas: list[Schema]) -> ScenarioE
     if isinstance(found, float) and not math.isfinite(found):
         problem = problem.replace("a number", "a finite number")
     keys = dict.fromkeys(name for schema in schemas for name in schema.get("properties", ()))
-    allowed = f"the keys {', '.join(keys)}" if keys else None
-    if isinstance(found, str) and is_numeric and (units := [*units_of(key or "")]):
-        allowed = f"a number, in {units[0]}, or with its unit: {', '.join(units)}"
+    allowed = f"the keys {', '.join(keys)}" if keys and not (is_numeric and isinstance(found, str)) else None
+    if isinstance(found, str) and is_numeric:
+        allowed = in_units(key or "") or allowed
     if key and isinstance(found, list) and not any("items" in schema for schema in schemas):
         allowed = "one value here; `grid: {KEY: [...]}` runs several"
     return ScenarioError(problem, key=key, found=found, allowed=allowed)

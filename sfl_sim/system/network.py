@@ -94,7 +94,8 @@ def _ranked(numbers: FloatArray, rng: np.random.Generator) -> FloatArray:
 def _draw_rates(profile: str, up: FloatArray, down: FloatArray) -> dict[str, FloatArray]:
     """Interpolate the rates at quantiles (n,) by direction: linear between the profile's rows, constant beyond."""
     key = f"{KEY}.profile"
-    table = read_table(find("network", profile, key), ["quantile", *DIRECTIONS], key)
+    table = read_table(find("network", profile, key), needed := ["quantile", *DIRECTIONS], key)
+    table.require_no_others(needed)
     grid = table.numbers("quantile")
     table.require("quantile", (grid >= 0) & (grid <= 1), "0 to 1")
     table.require("quantile", np.diff(grid, prepend=-1) > 0, "more than in the row before")
@@ -159,7 +160,8 @@ def scaled_trace(network: NetworkSection) -> ScenarioError | None:
 def _read_trace(trace: str) -> dict[str, Pattern]:
     """Read the patterns of a trace, by direction."""
     key = f"{KEY}.trace"
-    table = read_table(find("network/traces", trace, key), ["time_s", *DIRECTIONS], key)
+    table = read_table(find("network/traces", trace, key), needed := ["time_s", *DIRECTIONS], key)
+    table.require_no_others(needed)
     times_s = table.numbers("time_s")
     table.require("time_s", times_s[:1] == 0, "0 in the first row")
     table.require("time_s", np.diff(times_s, prepend=-1) > 0, "later than in the row before")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.fields import LARGEST, SMALLEST
+from sfl_sim.scenario.fields import LARGEST, SMALLEST, in_units, quantity, units_of
 from sfl_sim.scenario.files import MAX_TABLE_BYTES, read_text
 
 FloatArray = npt.NDArray[np.float64]
@@ -26,6 +27,10 @@ RatePerClient = float | Sequence[float] | str
 """A setting that holds for all clients, or one for each, or the CSV file with a column of them."""
 
 MAX_ROWS = 1_000_000
+_NUMBER = re.compile(r"[\s<>=~≈≤≥±]*[+-]?\.?\d[\d\s.,'_eE+-]{0,40}[^\W\d]{0,20}(\s*/\s*[a-z]+)?\s*|[\[{].*\d.*")
+"""What stands for a number, or holds one: 1,000 or < 10 Gbit/s, too, and a mapping or a list."""
+OWNERS = {"client", "clients", "client_id", "id"}
+"""Names, in small letters, by which a column may say whose rows they are; only `client` does."""
 
 
 def available(kind: str) -> list[str]:
@@ -75,11 +80,15 @@ class ProfileTable:
         return self._numbers[column]
 
     def _converted(self, column: str) -> FloatArray:
-        values = np.array([_number(cell) for cell in self.columns[column]])
-        self.require(column, np.isfinite(values), "a number")
+        values = np.array([_number(cell, self._measured(column)) for cell in self.columns[column]])
+        self.require(column, np.isfinite(values), in_units(self._measured(column)) or "a number")
         self.require(column, _in_range(values), f"0, or a number from {SMALLEST:g} to {LARGEST:g}")
         values.setflags(write=False)
         return values
+
+    def _measured(self, column: str) -> str:
+        """Return the name that tells the unit of a column: its own, or the key of `edge1`, `edge2`, ..."""
+        return column if column == "client" or units_of(column) else self.key
 
     def by_client(self) -> npt.NDArray[np.int64]:
         """Give the rows in the order of the clients, which a column `client` numbers from 0 on if there is one.
@@ -89,12 +98,22 @@ class ProfileTable:
         """
         n = len(self.lines)
         if "client" not in self.columns:
+            if meant := next((name for name in self.columns if name.casefold() in OWNERS), None):
+                problem = "says in no column 'client' whose rows they are"
+                raise ScenarioError(problem, key=self.key, file=str(self.path), found=meant, allowed=["client"])
             return np.arange(n)
         clients = self.numbers("client")
         self.require("client", np.isin(clients, np.arange(n)), f"0 to {n - 1}, one for each row")
         is_first = np.isin(np.arange(n), np.unique(clients, return_index=True)[1])
         self.require("client", is_first, "a client that has no row above")
         return np.argsort(clients)
+
+    def require_no_others(self, known: Iterable[str], besides: Collection[str] = ()) -> None:
+        """Raise ScenarioError for a column that holds numbers and is neither known nor of those `besides`."""
+        for name in self.columns.keys() - {*known, *besides}:
+            if number := next(filter(_NUMBER.fullmatch, self.columns[name]), None):
+                problem = f"gives {name!r} ({number}), which means nothing here"
+                raise ScenarioError(problem, key=self.key, file=str(self.path), found=name, allowed=known)
 
     def require(self, column: str, fits: npt.NDArray[np.bool_], allowed: str) -> None:
         """Raise ScenarioError for the first row of `column` whose entry of `fits` (rows,) is False."""
@@ -201,9 +220,9 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in next(csv.reader([line]))]
 
 
-def _number(cell: str) -> float:
+def _number(cell: str, column: str) -> float:
     try:
         # Python reads 2_0 and digits of any script.
         return float(cell) if cell.isascii() and "_" not in cell else np.nan
     except ValueError:
-        return np.nan
+        return found if isinstance(found := quantity(cell, column), int | float) else np.nan

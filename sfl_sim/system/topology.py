@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -12,8 +12,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 
-from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.fields import is_quantity
+from sfl_sim.errors import USUAL_NAMES, ScenarioError
 from sfl_sim.scenario.files import MAX_TABLE_BYTES, read_json, read_text
 from sfl_sim.scenario.optional_sections import Shared, UpAndDown
 from sfl_sim.system.profiles import ProfileTable, read_table
@@ -176,9 +175,10 @@ def _connect(graph: nx.DiGraph[str], below: str, above: str, capacity_bps: float
 
 def _read_graph(file: Path, n_clients: int) -> nx.DiGraph[str]:
     """Read a graph: edges from a CSV file, GraphML, or node-link JSON; an empty or missing capacity is no limit."""
-    if file.suffix not in (".graphml", ".json"):
+    form = file.suffix.lower()
+    if form not in (".graphml", ".json"):
         return _graph(read_table(file, COLUMNS, FILE_KEY), n_clients)
-    edges, is_directed = (_of_graphml if file.suffix == ".graphml" else _of_json)(file)
+    edges, is_directed = (_of_graphml if form == ".graphml" else _of_json)(file)
     both = edges if is_directed else [*edges, *((end, start, about) for start, end, about in edges if start != end)]
     names = dict.fromkeys([*COLUMNS, *(name for *_, about in both for name in about)])
     rows = [{**about, "from": start, "to": end} for start, end, about in both]
@@ -197,8 +197,9 @@ def _of_graphml(file: Path) -> tuple[Edges, bool]:
         graph = nx.parse_graphml(text)
     except (nx.NetworkXError, SyntaxError, LookupError, TypeError, ValueError) as error:
         raise ScenarioError("cannot be read as a graph", key=FILE_KEY, file=str(file), found=str(error)) from error
-    _check_nodes(file, graph.nodes.values())
-    return list(graph.edges(data=True)), graph.is_directed()
+    usual = graph.graph.pop("edge_default", {})  # networkx keeps them beside the edges
+    _check_beside(file, [graph.graph, *graph.nodes.values()])
+    return [(start, end, usual | about) for start, end, about in graph.edges(data=True)], graph.is_directed()
 
 
 def _of_json(file: Path) -> tuple[Edges, bool]:
@@ -211,7 +212,10 @@ def _of_json(file: Path) -> tuple[Edges, bool]:
     nodes, edges = data.get("nodes", []), data[given[0]]
     if not all(isinstance(rows, list) and all(isinstance(row, dict) for row in rows) for rows in (nodes, edges)):
         raise error("needs lists of mappings", found=f"nodes, {given[0]}")
-    _check_nodes(file, nodes)
+    about = data.get("graph", {})
+    _check_beside(file, [data, *([about] if isinstance(about, dict) else []), *nodes])
+    if not isinstance(is_directed := data.get("directed", False), bool):
+        raise error("says in no clear words whether edges are directed", found=is_directed, allowed="true or false")
     ids = {str(node.get("id")) for node in nodes}
     read: Edges = []
     for number, edge in enumerate(edges):
@@ -220,20 +224,22 @@ def _of_json(file: Path) -> tuple[Edges, bool]:
         if missing := next((name for name in (start, end) if name not in ids), None):
             raise error(f"edge {number} has an end that is no node", found=missing, allowed=sorted(ids)[:MAX_TOLD])
         read.append((start, end, about))
-    return read, data.get("directed") is True
+    return read, is_directed
 
 
-def _check_nodes(file: Path, nodes: Iterable[Mapping[str, object]]) -> None:
-    """Raise ScenarioError if a node has what only edges can have."""
-    if name := next((name for node in nodes for name in KNOWN if node.get(name) is not None), None):
-        raise ScenarioError("is known of edges alone, and not of nodes", key=FILE_KEY, file=str(file), found=name)
+def _check_beside(file: Path, places: Iterable[Mapping[str, object]]) -> None:
+    """Raise ScenarioError if a node, or the graph, has what only edges can have, also by one of its usual names."""
+    for name in (name for place in places for name, value in place.items() if value is not None):
+        if KNOWN.keys() & {name, *USUAL_NAMES.get(name.casefold(), ())}:
+            problem = "is known of edges alone, and not of nodes or of the graph"
+            raise ScenarioError(problem, key=FILE_KEY, file=str(file), found=name, allowed=KNOWN)
 
 
 def _graph(table: ProfileTable, n_clients: int) -> nx.DiGraph[str]:
     starts, ends = table.columns["from"], table.columns["to"]
     clients = set(map(client_name, range(n_clients)))
     for column in ("from", "to"):
-        known = [name in clients if name.startswith("client") else name != "" for name in table.columns[column]]
+        known = [_is_node(name, clients) for name in table.columns[column]]
         table.require(column, np.array(known), f"{SERVER}, client0 to client{n_clients - 1}, or a name of your own")
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_node(SERVER)
@@ -242,10 +248,7 @@ def _graph(table: ProfileTable, n_clients: int) -> nx.DiGraph[str]:
         new.append(start != end and not graph.has_edge(start, end))
         graph.add_edge(start, end)
     table.require("to", np.array(new), "another node than in column 'from', and no edge twice")
-    for name in table.columns.keys() - {"from", "to", *KNOWN, *LABELS}:
-        if meant := next(filter(is_quantity, table.columns[name]), None):
-            problem = f"gives edges {name!r} ({meant}), which means nothing here"
-            raise ScenarioError(problem, key=FILE_KEY, file=str(table.path), found=name, allowed=KNOWN)
+    table.require_no_others(KNOWN, ("from", "to", *LABELS))
     for name, allowed in KNOWN.items():
         cells = table.columns.get(name, [])
         told = _rows(table, [row for row, cell in enumerate(cells) if cell])
@@ -256,6 +259,12 @@ def _graph(table: ProfileTable, n_clients: int) -> nx.DiGraph[str]:
         for start, end, number in zip(told.columns["from"], told.columns["to"], numbers.tolist(), strict=True):
             graph.edges[start, end][name] = number
     return graph
+
+
+def _is_node(name: str, clients: Container[str]) -> bool:
+    """Return False for no name, and for one that is meant as a client's or as the server's, and is none."""
+    small = name.casefold()
+    return name in clients if small.startswith("client") else name == SERVER if small == SERVER else name != ""
 
 
 def _rows(table: ProfileTable, chosen: list[int]) -> ProfileTable:

@@ -98,7 +98,7 @@ def fails(outputs, targets):
 
 
 def balanced(labels):
-    counts = np.bincount(labels)
+    counts = np.maximum(np.bincount(labels, minlength=10), 1)
     return torch.tensor(len(labels) / (len(counts) * counts), dtype=torch.float32)
 
 
@@ -113,6 +113,7 @@ SAME = 5e-5
         ({"clip_norm": 0.05}, {"clip": 0.05}),
         ({"schedule": "cosine"}, {"rates": (0.1, 0.075, 0.025)}),
         ({"schedule": {"kind": "step", "step_size": 1}}, {"rates": (0.1, 0.01, 0.001)}),
+        ({"schedule": {"kind": "multi_step", "milestones": ["2"], "gamma": "0.5"}}, {"rates": (0.1, 0.1, 0.05)}),
         ({"schedule": {"kind": own("halved"), "warmup_rounds": 1}}, {"rates": (0.05, 0.05, 0.025)}),
         ({"optimizer": own("rmsprop")}, {"optimisers": (rmsprop, rmsprop)}),
         ({"optimizer": "torch.optim:Adam"}, {"optimisers": (ADAM, ADAM)}),
@@ -139,6 +140,26 @@ def test_training_is_that_of_a_loop_in_plain_torch(asked, twin):
     ours = experiment(**asked)
     list(ours.rounds())
     assert torch.allclose(weights(ours), plain(ours, asked.get("data", "diabetes"), **twin), atol=SAME)
+
+
+@pytest.mark.parametrize("data", ["digits", "digit_pairs"])
+def test_balanced_weights_count_the_samples_that_clients_train_with_and_none_that_are_set_aside(data):
+    scenario = {
+        "data": {"name": data, "train_samples": 60, "validation": {"share": 0.5}},
+        "model": {"name": "cnn_small"},
+        "clients": {"count": 3},
+        "train": {"class_weights": "balanced"},
+    }
+    ours = Experiment(parse(scenario).variants[0].scenario, CPU)
+    trained = np.concatenate(ours.setup.shares)
+    assert len(trained) == 60 - len(ours.setup.validation) < 60
+    dataset = load(data, train_samples=60)
+    (given,) = ours.method.task.network.forward_settings.loss.mean.keywords.values()
+    if data == "digits":
+        assert torch.allclose(given, balanced(dataset.y_train.numpy()[trained]))
+    else:
+        having = dataset.targets_train[trained].sum(0)
+        assert torch.allclose(given, ((len(trained) - having) / having).float())
 
 
 def test_an_optimiser_that_comes_from_a_package_is_the_one_that_has_a_name():

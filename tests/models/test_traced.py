@@ -267,6 +267,7 @@ FORMS = {
     "averaged": lambda weights: FORMS["DataParallel"](weights) | {"n_averaged": torch.tensor(3)},
     "a checkpoint": lambda weights: {"model_state_dict": weights, "loss": 0.5},
     "within two": lambda weights: {"model": {"state_dict": weights}, "epoch": 3},
+    "by a name of its own": lambda weights: {"net": weights, "optimizer": {"state": {}}, "epoch": 3},
     "Lightning": lambda weights: {
         "state_dict": {f"net.{name}": tensor for name, tensor in weights.items()} | {"loss.weight": torch.ones(7)},
         "hyper_parameters": {},
@@ -292,7 +293,9 @@ def test_a_model_of_a_library_takes_weights_of_a_file(form, tmp_path):
         ("torchvision:resnet18", {"x": torch.ones(1)}, "found 'x 1'; allowed: conv1.weight 64x3x7x7, bn1.weight 64,"),
         ("torchvision:resnet18", {"a.conv1.weight": torch.ones(1), "b.conv1.weight": torch.ones(1)}, "found 'a.conv1"),
         ("torchvision:resnet18", {"state_dict": {}}, "found 'none'; allowed: conv1.weight 64x3x7x7"),
-        ("torchvision:resnet18", [1], "model.path: .*no state dict"),
+        ("torchvision:resnet18", [1], "model.path: .*no state dict .found 'list'"),
+        ("torchvision:resnet18", {"optimizer": {"lr": 1}, "epoch": 3}, "no state dict .found 'optimizer, epoch'"),
+        ("torchvision:resnet18", nn.Linear(2, 2), "model.path: holds more than tensors"),
         ("torchvision:resnet18", "text", "model.path: cannot be read"),
         (
             "torchvision:resnet18",

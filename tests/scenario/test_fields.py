@@ -3,11 +3,12 @@
 import pytest
 from pydantic import Field
 
-from sfl_sim.build.registry import method_options
+from sfl_sim.build.registry import find_codec, method_options
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.fedprox import FedProx
 from sfl_sim.scenario.fields import Described
 from sfl_sim.scenario.load import digest, parse
+from sfl_sim.scenario.optional_sections import Coding
 from sfl_sim.scenario.sections import ModelSection
 
 
@@ -27,6 +28,38 @@ def test_a_rate_is_read_with_its_unit(text, rate_bps):
 def test_milliseconds_are_the_seconds_that_are_nearest():
     assert network(uplink_bps=1.0, latency_s="9 ms").latency_s == 9 / 1000 != 9 * 1e-3
     assert network(uplink_bps=1.0, latency_s=["50ms", "2 s", "7 µs"]).latency_s == [0.05, 2.0, 7e-6]
+    assert network(uplink_bps=1.0, latency_s="7 \u03bcs").latency_s == 7e-6  # the Greek letter
+
+
+def test_units_are_known_where_a_key_says_the_direction_and_for_bytes():
+    shared = {"access_points": 1, "capacity_bps": {"up": "1 Mbit/s", "down": "8 Mbps"}}
+    read = network(uplink_bps=1.0, shared=shared, overhead={"message_bytes": "40 B"})
+    assert (read.shared.capacity_bps.up, read.shared.capacity_bps.down) == (1e6, 8e6)
+    assert read.overhead.message_bytes == 40
+    with pytest.raises(ScenarioError) as refused:
+        network(uplink_bps=["1 Mbit/s", "1 MB/s"])
+    assert (refused.value.key, refused.value.found) == ("clients.network.uplink_bps.1", "1 MB/s")
+    assert "Mbit/s" in refused.value.allowed
+
+
+def test_quoted_numbers_are_numbers_where_few_are_allowed():
+    quoted, plain = (find_codec(Coding(kind="int", bits=bits), "wire.up") for bits in ("4", 4))
+    assert quoted == plain
+
+
+@pytest.mark.parametrize("text", ["2 GFLOPS", "1,000", "50%", "1e"])
+def test_what_begins_as_a_number_is_no_name_of_a_profile(text):
+    with pytest.raises(ScenarioError) as refused:
+        parse({"clients": {"compute": text}})
+    assert (refused.value.key, refused.value.found) == ("clients.compute", text)
+    assert "MAC/s" in refused.value.allowed
+    assert parse({"clients": {"compute": "5g/phones.csv"}}).base.clients.compute.profile == "5g/phones.csv"
+
+
+def test_keys_of_a_section_are_not_offered_for_a_wrong_number():
+    with pytest.raises(ScenarioError) as refused:
+        parse({"train": {"lr": "5%"}})
+    assert (refused.value.key, refused.value.allowed) == ("train.lr", None)
 
 
 def test_quoted_numbers_are_the_numbers():

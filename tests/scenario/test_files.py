@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.files import scenario_file
+from sfl_sim.scenario.files import read_json, scenario_file
+
+
+def test_a_key_given_twice_in_json_is_refused(tmp_path):
+    path = tmp_path / "net.json"
+    path.write_text('{"edges": [{"capacity_bps": 1e5, "latency_s": 0, "capacity_bps": 1e9}]}')
+    with pytest.raises(ScenarioError) as refused:
+        read_json(path, 1000, "clients.network.shared.file")
+    assert (refused.value.key, refused.value.found) == ("clients.network.shared.file", "capacity_bps")
 
 
 @pytest.mark.parametrize("name", ["", "nowhere/.."])

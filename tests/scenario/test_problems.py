@@ -42,7 +42,7 @@ def said(values):
         (
             {"train": {"lr": "0.1-0.3"}},
             "train.lr: must be a number above 0 or a list with one or more items, each a number above 0 or a CSV file "
-            "or a mapping (found '0.1-0.3'; allowed: the keys by, values)",
+            "or a mapping (found '0.1-0.3')",
         ),
         (
             {"clients": {"compute": {"sample_s": "3 days"}}},

@@ -12,7 +12,7 @@ from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.sections import NetworkSection
 from sfl_sim.system.links import RateTrace
 from sfl_sim.system.network import correlated, draw_links, scaled_trace
-from sfl_sim.system.profiles import available, find, read_table
+from sfl_sim.system.profiles import available, find, per_client, read_table
 
 
 def means_bps(links):
@@ -159,3 +159,22 @@ def test_a_client_keeps_its_link_when_others_join():
 def test_a_wrong_number_of_rates_is_refused():
     with refused("clients.network.uplink_bps", says=r"found 3; allowed: 2 entries"):
         draw_links(2, stream(0, "links"), NetworkSection(uplink_bps=[1, 2, 3], downlink_bps=1))
+
+
+@pytest.mark.parametrize("name", ["Client", "client_id", "id"])
+def test_a_column_that_may_say_whose_rows_they_are_is_not_passed_over(tmp_path, name):
+    path = tmp_path / "links.csv"
+    path.write_text(f"{name},uplink_bps\n1,2e6\n0,1e6\n")
+    with pytest.raises(ScenarioError) as refused:
+        per_client(str(path), 2, "clients.network.uplink_bps")
+    assert (refused.value.found, refused.value.allowed) == (name, ["client"])
+
+
+@pytest.mark.parametrize(("key", "first"), [("profile", "quantile"), ("trace", "time_s")])
+def test_a_number_of_a_link_that_nothing_reads_is_refused(tmp_path, key, first):
+    path = tmp_path / "links.csv"
+    path.write_text(f"{first},uplink_bps,downlink_bps,latency_s\n0,1 Mbit/s,1e6,0.1\n1,1e6,1e6,\n")
+    section = NetworkSection.model_validate({"profile": None, key: str(path)})
+    with pytest.raises(ScenarioError) as refused:
+        draw_links(1, np.random.default_rng(0), section)
+    assert (refused.value.key, refused.value.found) == (f"clients.network.{key}", "latency_s")

@@ -98,6 +98,9 @@ def test_a_file_gives_any_graph(edges):
         ),
         (["client0,client00,1"], r"edges\.csv:2: .*column 'to' cannot be used"),
         (["client0,,1e6"], r"edges\.csv:2: .*column 'to' cannot be used"),
+        (["Client0,server,1e6"], r"edges\.csv:2: .*column 'from'.*found 'Client0'"),
+        (["client0,SERVER,1e6"], r"edges\.csv:2: .*column 'to'.*found 'SERVER'"),
+        (["client0,server,10 MB/s"], r"edges\.csv:2: .*found '10 MB/s'; allowed: a number, in bit/s, or with its unit"),
         ([*ATTACHED, "mast,server,-1"], r"edges\.csv:4: .*found '-1'; allowed: a number above 0, or nothing: no limit"),
         ([*ATTACHED, "mast,server,0"], r"edges\.csv:4: .*column 'capacity_bps'.*a number above 0"),
         ([*ATTACHED, "mast,server,fast"], r"edges\.csv:4: .*found 'fast'; allowed: a number"),
@@ -154,13 +157,29 @@ def test_edges_have_capacities_and_latencies_in_every_form(stored):
     [("capacity", "capacity_bps"), ("bandwidth", "capacity_bps"), ("LinkSpeedRaw", "capacity_bps"),
      ("capacity_Mbps", "capacity_bps"), ("latency", "latency_s"), ("delay", "latency_s"), ("weight", None)],
 )  # fmt: skip
-@pytest.mark.parametrize("value", [1e5, "10 Mbit/s"])
+@pytest.mark.parametrize("value", [1e5, "10 Mbit/s", "1.000.000", "< 10 Gbps", "155 Mbit / s"])
 def test_a_number_of_an_edge_that_means_nothing_here_is_refused(stored, name, meant, value):
     with pytest.raises(ScenarioError) as refused:
         stored(net(**{name: value}))
     error = refused.value
     assert (error.key, error.found, error.nearest) == ("clients.network.shared.file", name, meant)
     assert error.allowed == ["capacity_bps", "latency_s"]
+
+
+def test_units_of_edges_are_read(stored):
+    topology = stored(net(capacity_bps="100 kbit/s", latency_s="250 ms"))
+    assert named(topology, 0, None) == [("mast", "server", 1e5)]
+    assert topology.latency_s(0, None) == 0.25
+
+
+def test_graphml_gives_edges_the_default_of_their_key(tmp_path):
+    path = tmp_path / "net.graphml"
+    nx.write_graphml(net(capacity_bps=1e5), path)
+    stated = path.read_text()
+    usual = stated.replace('attr.type="double" />', 'attr.type="double"><default>2e5</default></key>')
+    assert usual != stated
+    path.write_text(usual)
+    assert named(built(1, file=str(path)), 0, None) == [("client0", "mast", 2e5), ("mast", "server", 1e5)]
 
 
 def test_words_and_numbers_that_tell_edges_apart_may_stay(stored):
@@ -194,6 +213,15 @@ def test_parallel_edges_of_json_are_seen_whatever_it_calls_itself(tmp_path):
         ([], []),
         ({"nodes": [{"id": "client0"}, {"id": "server"}], "links": [{"source": 0, "target": 1}]}, "0"),
         ({"nodes": [{"id": "server", "capacity_bps": 1}], "edges": []}, "capacity_bps"),
+        ({"nodes": [{"id": "server", "Bandwidth": 1}], "edges": []}, "Bandwidth"),
+        ({"graph": {"capacity_bps": 1}, "nodes": [], "edges": []}, "capacity_bps"),
+        ({"latency": 1, "nodes": [], "edges": []}, "latency"),
+        ({"directed": "true", "nodes": [], "edges": []}, "true"),
+        ({"nodes": [{"id": "server"}], "edges": [{"source": "server", "target": "server"}]}, "server"),
+        (
+            {"nodes": [{"id": "a"}, {"id": "server"}], "edges": [{"source": "a", "target": "server", "x": {"bps": 1}}]},
+            "x",
+        ),
         ({"nodes": 3, "edges": [3]}, "nodes, edges"),
     ],
 )
