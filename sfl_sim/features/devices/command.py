@@ -183,9 +183,11 @@ def convert(
     if not named:
         raise ScenarioError("no such file", key="devices convert", found=str(files[0]))
     by_key: dict[str, list[str]] = {}
-    for profile in converted(form, named, out):
+    profiles = converted(form, named, out)
+    for profile in profiles:
         by_key.setdefault(profile.key, []).append(profile.name)
-        if profile.left_out:
-            say(f"{profile.name}: {profile.left_out}")
+    if told := [profile for profile in profiles if profile.left_out]:
+        more = f" (and of {len(told) - 1} more)" if len(told) > 1 else ""
+        say(f"of {told[0].name}{more} {told[0].left_out}")
     for key, names in by_key.items():
         say(f"{key}: {out if len(names) > 1 else out / f'{names[0]}.csv'}")

@@ -121,7 +121,7 @@ def read_pensieve(cooked: Path) -> Iterator[ConvertedTable]:
     A trace has no delays, and these have no unit, so their median is told.
     """
     times_s, rates_mbps, *more = _numbers(cooked).T
-    told = "left out: column 3 (median {:g}); if it is a delay, set clients.network.latency_s"
+    told = "column 3 is left out (median {:g}); if it is a delay, set clients.network.latency_s"
     trace = _trace(cooked.stem, np.diff(times_s), 1e6 * rates_mbps[1:], 1e6 * rates_mbps[1:])
     yield trace._replace(left_out=told.format(np.median(more[0])) if more else "")
 
