@@ -344,7 +344,7 @@ def table_of(study: Study, final: Study, scored: pd.DataFrame, trained: Path, fo
             rows += [row | {"control": name, "score": reached["score"]}] if links == OWN_LINKS else []
             continue
         rows.append(
-            row | {"is_own": ":" in variant.scenario.method.name, "holds": variant.name not in run.doubtful,
+            row | {"holds": variant.name not in run.doubtful,
                    **{key: summary[own][key] for key in SPENT},
                    **reached, "ssim": leaks.get(own, math.nan), **about[number // n_seeds]}
         )  # fmt: skip

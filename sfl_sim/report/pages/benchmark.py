@@ -171,7 +171,7 @@ def headlines(benchmark: BenchmarkTable) -> list[Sentence]:
         names = {first: Markup("<b>{}</b>").format(" = ".join(own)) for first, own in groups.items()}
         numbers = {name: by_seed[name] for name in names}
         sentences += lead(compared[column], numbers, names, reference=(benchmark.reference, "the reference"))
-    return sentences
+    return list({sentence.text: sentence for sentence in sentences}.values())
 
 
 def ranked_by(benchmark: BenchmarkTable, column: str) -> pd.DataFrame:
