@@ -78,7 +78,7 @@ class Evaluator:
             return {}
         images, aside = self._images, torch.from_numpy(self.setup.validation).to(self._x.device)
         evaluation = self.of_model(self.method.model(), samples=(images.x[aside], images.y[aside]))
-        figures = learned(evaluation, [])
+        figures = learned(evaluation, [], self.setup.counts)
         score = next(figures[name] for name in SCORES if name in figures)
         return {"validation_loss": evaluation.loss, VALIDATION: score}
 
@@ -102,7 +102,7 @@ class Evaluator:
         figures |= self._validated() | self._by_own_metrics(evaluation) | self._of_adapters()
         skipped = {"skipped": self.on_nan.take()} if self.on_nan.skips else {}
         labels = label_rows(number, evaluation, setup.dataset.label_names, setup.label_order)
-        return {**learned(evaluation, setup.test_sets), **figures, **skipped}, labels, tables
+        return {**learned(evaluation, setup.test_sets, setup.counts), **figures, **skipped}, labels, tables
 
     def _of_adapters(self) -> dict[str, float]:
         """Give what the last averages of factors A and B are wrong by, of the average product's norm."""

@@ -82,8 +82,13 @@ def round_row(walked: WalkedRound) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def learned(evaluation: Evaluation, test_sets: Sequence[Ints]) -> dict[str, Any]:
-    """Give the columns of the round's row that need the trained model; `test_sets` are the clients' own."""
+def learned(evaluation: Evaluation, test_sets: Sequence[Ints], counts: Ints) -> dict[str, Any]:
+    """Give the columns of the round's row that need the trained model.
+
+    Args:
+        test_sets: the clients' own.
+        counts: (C, L) training samples of each label that each client holds.
+    """
     if not evaluation.goal.scores_labels:
         return {"loss": evaluation.loss, **_scores(evaluation)}
     return {
@@ -91,8 +96,21 @@ def learned(evaluation: Evaluation, test_sets: Sequence[Ints]) -> dict[str, Any]
         "client_accuracy": evaluation.client_accuracy(test_sets),
         "loss": evaluation.loss,
         "performance_gap": performance_gap(evaluation.by_label),
+        "worst_clients": scores.worst_decile(scores.by_client(evaluation.by_label, counts)),
+        **_of_labels(evaluation),
         **({"perplexity": evaluation.perplexity} if evaluation.goal is Goal.TOKENS else {}),
     }
+
+
+def _of_labels(evaluation: Evaluation) -> dict[str, float | None]:
+    """Score how sure the answers are, and of two labels how well they are told apart."""
+    if evaluation.confidence is None:
+        return {}
+    scored = {"calibration_error": scores.calibration_error(evaluation.confidence, evaluation.hits.astype(bool))}
+    if evaluation.margins is None:
+        return scored
+    is_second = (evaluation.margins > 0) == evaluation.hits  # ties answer the first
+    return scored | {"auroc": scores.auroc(evaluation.margins, is_second)}
 
 
 def _scores(evaluation: Evaluation) -> Mapping[str, float | None]:

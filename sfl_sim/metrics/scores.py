@@ -19,6 +19,10 @@ MORE_SCORES = ("mae", "rmse", "f1_macro", "f1_micro", "pixel_accuracy")
 """Columns of further scores."""
 VALIDATION = "validation_score"
 """Column of the first score on validation samples, of runs that have any."""
+GROUPED = ("worst_clients", "calibration_error", "auroc")
+"""Columns of what an accuracy hides: of clients, of confidence, and of two labels at any threshold."""
+BINS = 15
+"""Bins of confidence of a calibration error."""
 LAST_ROUNDS = 5
 """Number of last rounds over which a run's headline figures are medians (docs/methods/metrics.md#over-seeds)."""
 
@@ -71,6 +75,49 @@ def of_pixels(confusion: NDArray[np.int64]) -> dict[str, float | None]:
     }
 
 
+def calibration_error(confidence: NDArray[np.float64], is_right: NDArray[np.bool_]) -> float | None:
+    """Compute the expected calibration error of answers (N,) with `BINS` bins of equal width (Guo et al. 2017).
+
+    That is how far the mean confidence of the answers in a bin is from the share that is right, as a mean over answers.
+    None if a diverged network has no confidence.
+    """
+    if not np.isfinite(confidence).all():
+        return None
+    bins = np.ceil(confidence * BINS).astype(int)
+    return float(np.abs(np.bincount(bins, is_right - confidence)).sum() / len(confidence))
+
+
+def auroc(margins: NDArray[np.float64], is_second: NDArray[np.bool_]) -> float | None:
+    """Compute the area under the ROC curve: the share of pairs, one of each label, that the margins (N,) put in order.
+
+    None where a label has no samples, or a diverged network no margins.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    if is_second.all() or not is_second.any() or not np.isfinite(margins).all():
+        return None
+    return float(roc_auc_score(is_second, margins))
+
+
+def by_client(accuracy: ArrayLike, label_samples: ArrayLike) -> NDArray[np.float64]:
+    """Compute the accuracy (C,) on test samples with the labels of each client: means of the labels' accuracies (L,).
+
+    Args:
+        accuracy: of each label; NaN for labels without test samples, which do not count.
+        label_samples: (C, L) training samples by client and label. A client none of whose labels is tested has NaN.
+    """
+    known = np.nan_to_num(np.asarray(accuracy, dtype=float))
+    weights = np.asarray(label_samples, dtype=float) * ~np.isnan(np.asarray(accuracy, dtype=float))
+    with np.errstate(invalid="ignore"):
+        return np.asarray((weights * known).sum(axis=1) / weights.sum(axis=1))
+
+
+def worst_decile(values: NDArray[np.float64]) -> float | None:
+    """Compute the mean of the lowest tenth of the values that are known, rounded up to whole clients."""
+    known = np.sort(values[~np.isnan(values)])
+    return float(known[: -(-len(known) // 10)].mean()) if len(known) else None
+
+
 def performance_gap(accuracy: ArrayLike) -> float:
     """Compute PG = max_k A_k - mean_l A_l of the per-label accuracies (L,) of one round (Hydra, Eq. 2 as intended).
 
@@ -113,6 +160,28 @@ def label_ends(labels: pd.DataFrame) -> pd.DataFrame:
     by = ["variant", "seed", "label", "label_name", "position"]
     ends = late.groupby(by, observed=True, sort=False, dropna=False)["accuracy"].median().reset_index()
     return ends.assign(chance=1 / ends.groupby("variant", observed=True)["label"].transform("nunique"))
+
+
+def client_ends(ends: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:
+    """The accuracy of each client at the end of each run, as `by_client` says, the lowest first.
+
+    Args:
+        ends: as `label_ends` gives them.
+        clients: rows of clients.parquet.
+
+    Returns:
+        A row for each variant, seed and client: the `share` of the clients that are not better, and its `accuracy`.
+    """
+    found = []
+    for (variant, seed), own in ends.groupby(["variant", "seed"], observed=True):
+        of_trial = clients[(clients["variant"] == variant) & (clients["seed"] == seed)]
+        held = np.stack(list(of_trial["label_samples"]))
+        accuracy = own.set_index("label")["accuracy"].reindex(range(held.shape[1]))
+        known = np.sort(by_client(accuracy, held))
+        known = known[~np.isnan(known)]
+        share = np.arange(1, len(known) + 1) / max(1, len(known))
+        found.append(pd.DataFrame({"variant": variant, "seed": seed, "share": share, "accuracy": known}))
+    return pd.concat(found) if found else pd.DataFrame(columns=["variant", "seed", "share", "accuracy"])
 
 
 def not_learned(ends: pd.DataFrame) -> pd.DataFrame:
@@ -171,7 +240,7 @@ def headline(rounds: pd.DataFrame, labels: pd.DataFrame, last_rounds: int = LAST
     score = score_of(rounds)
     if rounds.empty or rounds[score].isna().all():
         return figures
-    columns = [*SCORES, *MORE_SCORES, VALIDATION, "client_accuracy", "performance_gap", "perplexity"]
+    columns = [*SCORES, *MORE_SCORES, *GROUPED, VALIDATION, "client_accuracy", "performance_gap", "perplexity"]
     last = rounds.filter(columns).tail(last_rounds).astype(float)
     if "perplexity" in last:
         last["perplexity"] = last["perplexity"].fillna(np.inf)  # larger than any number

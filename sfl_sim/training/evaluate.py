@@ -29,6 +29,8 @@ class Evaluation:
         hits: (N,), True for test samples that were answered correctly; of token targets the share of the tokens.
         correct, samples: (L,), number of correct answers and of test samples by label; of token targets those of
             tokens, by the samples' labels. All three are empty where answers are not right or wrong.
+        confidence: (N,) what the answer to each test sample has of all probability; None of other goals.
+        margins: (N,) by how much the second of two labels is preferred to the first; None of other numbers of labels.
         outputs, targets: (N, ...), if they were wanted, or nothing else measures the goal.
         confusion: (L, S), numbers of samples or pixels by true label (row) and answer (column); None of other goals. S
             is L, or larger where answers are tokens of a vocabulary that begins with the labels.
@@ -39,6 +41,8 @@ class Evaluation:
     hits: NDArray[np.bool_] | NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     correct: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     samples: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    confidence: NDArray[np.float64] | None = None
+    margins: NDArray[np.float64] | None = None
     outputs: Tensor | None = None
     targets: Tensor | None = None
     confusion: NDArray[np.int64] | None = None
@@ -90,7 +94,7 @@ def evaluate(
     """
     keeps_outputs |= goal in (Goal.LABEL_SET, Goal.NUMBERS)
     size = max(1, BATCH // targets(x[:1], y[:1]).numel()) if goal is Goal.TOKENS else BATCH
-    sums, counts, answers, kept = [], [], [], []
+    sums, counts, answers, kept, sure, margins = [], [], [], [], [], []
     table = torch.zeros(n_labels**2, dtype=torch.int64, device=x.device)
     with torch.inference_mode():
         for out, target, total in _batches(model, x, y, size, prepare, coded, targets):
@@ -100,6 +104,8 @@ def evaluate(
             kept += [(out, target)] if keeps_outputs else []
             if goal is Goal.LABEL:
                 answers.append(out.argmax(dim=1))
+                sure.append(out.double().softmax(dim=1).amax(dim=1))
+                margins.append(out[:, 1] - out[:, 0] if out.shape[1] == 2 else out[:0, 0])
             elif goal is Goal.TOKENS:
                 answers.append((out.argmax(dim=-1) == target).sum(dim=1))
             elif goal is Goal.PIXELS:
@@ -111,13 +117,18 @@ def evaluate(
     if goal is Goal.TOKENS:
         right, labels = torch.cat(answers).cpu().numpy(), y.cpu().numpy()
         correct, samples = (np.bincount(labels, n, n_labels).astype(np.int64) for n in (right, n_counted))
-        return Evaluation(goal, loss, right / np.maximum(n_counted, 1), correct, samples, outputs, wanted)
+        hits = right / np.maximum(n_counted, 1)
+        return Evaluation(goal, loss, hits, correct, samples, outputs=outputs, targets=wanted)
     if goal is Goal.LABEL:
         answer, width = torch.cat(answers), max(n_labels, out.shape[-1])
         table = torch.bincount(y * width + answer, minlength=n_labels * width)
         confusion = table.view(n_labels, width).cpu().numpy()
         hits, samples = (answer == y).cpu().numpy(), np.asarray(confusion.sum(axis=1))
-        return Evaluation(goal, loss, hits, confusion.diagonal(), samples, outputs, wanted, confusion)
+        confidence, margin = (torch.cat(parts).double().cpu().numpy() for parts in (sure, margins))
+        return Evaluation(
+            goal, loss, hits, confusion.diagonal(), samples, confidence, margin if width == 2 else None,
+            outputs=outputs, targets=wanted, confusion=confusion,
+        )  # fmt: skip
     pixels = table.view(n_labels, n_labels).cpu().numpy() if goal is Goal.PIXELS else None
     return Evaluation(goal, loss, outputs=outputs, targets=wanted, confusion=pixels)
 

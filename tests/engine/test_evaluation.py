@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 from small_networks import dropping
 
 from sfl_sim.engine.experiment import Experiment
@@ -205,3 +206,19 @@ def test_requests_are_served_through_the_codec(method):
     assert deployed.feature_bytes == math.prod(deployed.feature_shape) + 8
     _, plain = evaluated(method, model, up="int8", at_inference=False)
     assert plain.method.deployed(0).feature_bytes == 4 * math.prod(deployed.feature_shape)
+
+
+def test_confidence_and_two_labels_are_scored_by_the_evaluation_that_there_is():
+    data = {"name": "synthetic", "shape": [1, 8, 8], "n_labels": 2, "samples": 80, "separation": 2}
+    (variant,) = parse({"data": data, "clients": {"count": 4}, "train": {"rounds": 1, "batch_size": 8}}).variants
+    experiment = Experiment(variant.scenario, CPU)
+    (last,) = experiment.rounds()
+    evaluation = experiment.evaluator.of_model(experiment.method.model(), keeps_outputs=True)
+    outputs, y = evaluation.outputs, evaluation.targets.numpy()
+    assert last.row["auroc"] == pytest.approx(roc_auc_score(y, (outputs[:, 1] - outputs[:, 0]).numpy()))
+    sure, answers = (found.numpy() for found in outputs.softmax(1).max(1))
+    bins, wrong = np.minimum((sure * 15).astype(int), 14), 0.0
+    for one in range(15):
+        wrong += abs(((answers == y)[bins == one] - sure[bins == one]).sum())
+    assert last.row["calibration_error"] == pytest.approx(wrong / len(y), abs=1e-6)
+    assert last.row["worst_clients"] <= last.row["accuracy"]

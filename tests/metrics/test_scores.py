@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfl_sim.metrics.scores import (
+    auroc,
     backward_transfer,
+    by_client,
+    calibration_error,
+    client_ends,
     headline,
     of_numbers,
     of_pixels,
@@ -16,6 +20,7 @@ from sfl_sim.metrics.scores import (
     performance_gap,
     score_of,
     way_to,
+    worst_decile,
 )
 
 
@@ -47,6 +52,30 @@ def test_pixels_are_scored_by_intersection_over_union():
     found = of_pixels(confusion)
     assert found == pytest.approx({"mean_iou": (6 / 9 + 3 / 6) / 2, "pixel_accuracy": 9 / 12})
     assert of_pixels(0 * confusion) == {"mean_iou": None, "pixel_accuracy": None}
+
+
+def test_the_confidence_of_a_bin_is_held_against_the_share_that_is_right():
+    sure = np.array([0.9, 0.9, 0.9, 0.9, 0.5, 0.5])
+    right = np.array([True, True, True, False, True, False])
+    assert calibration_error(sure, right) == pytest.approx(4 / 6 * 0.15)  # 0.9 where 0.75 are right; 0.5 where half are
+    assert calibration_error(np.ones(3), np.ones(3, bool)) == 0
+    assert calibration_error(np.array([np.nan, 1.0]), np.ones(2, bool)) is None
+
+
+def test_two_labels_are_told_apart_in_the_share_of_pairs_that_are_in_order():
+    assert auroc(np.array([-1.0, 2.0, 0.0, 3.0]), np.array([False, False, True, True])) == 0.75
+    assert auroc(np.ones(2), np.ones(2, bool)) is None
+
+
+def test_a_client_has_the_accuracy_of_its_labels_and_the_worst_tenth_is_a_mean():
+    of_clients = by_client([0.2, 1.0, np.nan], [[3, 1, 9], [0, 4, 0], [0, 0, 5]])
+    assert of_clients[:2] == pytest.approx([0.4, 1.0])
+    assert np.isnan(of_clients[2])
+    assert worst_decile(of_clients) == pytest.approx(0.4)
+    assert worst_decile(np.arange(20.0)) == 0.5
+    ends = pd.DataFrame({"variant": "a", "seed": 0, "label": [0, 1], "accuracy": [0.0, 1.0]})
+    clients = pd.DataFrame({"variant": "a", "seed": 0, "label_samples": [[0, 5], [1, 1]]})
+    assert client_ends(ends, clients)[["share", "accuracy"]].to_numpy().tolist() == [[0.5, 0.5], [1.0, 1.0]]
 
 
 def test_the_first_score_is_the_one_that_is_known():

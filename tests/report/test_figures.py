@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_run import LABELS, World, write_run
 
+from sfl_sim.metrics.scores import client_ends, label_ends
 from sfl_sim.report import figures
 from sfl_sim.report.frames import Frames, label_ranks, merge
 from sfl_sim.report.load import load
@@ -158,23 +159,34 @@ def test_a_resource_that_nobody_spends_time_on_is_not_in_the_legend(frames: Fram
     assert waited - named == {"waiting for assistants"}
 
 
-def test_labels_are_rows_by_their_place_in_the_order_of_each_seed(frames: Frames) -> None:
-    heat = knowledge.label_history(frames, frames.variants[1]).data[0]
-    rows = frames.labels.query("variant == 'splitfed_v2, cyclic' and round == 30")
-
-    last = [rows.query("position == @place")["accuracy"].median() for place in range(10)]
-
-    assert np.asarray(heat.z)[:, -1] == pytest.approx(100 * np.array(last), abs=1e-3)
-
-
-def test_labels_are_named_where_seeds_agree(frames: Frames, tmp_path: Path, small: World) -> None:
+def test_labels_are_rows_with_their_names_in_the_order_where_seeds_agree_on_it(
+    frames: Frames, tmp_path: Path, small: World
+) -> None:
     one_seed = merge([load(write_run(tmp_path / "run", replace(small, seeds=(0,))))])
-    two_seeds_of, one_seed_of = (
-        knowledge.label_history(each, each.variants[0]).layout.yaxis.ticktext for each in (frames, one_seed)
-    )
+    two_seeds_of, one_seed_of = (knowledge.label_history(each, each.variants[1]) for each in (frames, one_seed))
 
-    assert list(two_seeds_of) == [str(place) for place in range(1, 11)]
-    assert all(name.split(": ")[1].isalpha() for name in one_seed_of)
+    assert list(two_seeds_of.layout.yaxis.ticktext) == LABELS
+    rows = one_seed.labels[one_seed.labels["variant"] == one_seed.variants[1].label].query(f"round == {small.rounds}")
+    last = rows.sort_values("position")
+    assert np.asarray(one_seed_of.data[0].z)[:, -1] == pytest.approx(100 * last["accuracy"], abs=1e-3)
+    places = [f"{place}: {name}" for place, name in enumerate(last["label_name"], start=1)]
+    assert list(one_seed_of.layout.yaxis.ticktext) == places
+
+
+def test_clients_are_drawn_by_the_accuracy_of_their_own_labels(frames: Frames) -> None:
+    assert [heading for panel in knowledge.label_panels(frames) for heading, _ in panel.drawings] == [
+        "Accuracy by label"
+    ]
+    held = [np.eye(len(LABELS), dtype=int)[label] for label in frames.clients["dominant_label"]]
+    frames = replace(frames, clients=frames.clients.assign(label_samples=held))
+    figure = knowledge.accuracy_by_client(frames, frames.variants)
+    ends = client_ends(label_ends(frames.labels), frames.clients)
+    assert len(figure.data) >= len(frames.variants)
+    for variant in frames.variants:
+        own = ends[ends["variant"] == variant.label]
+        (line,) = (trace for trace in figure.select_traces({"name": variant.label}) if "lines" in trace.mode)
+        worst = own.groupby("seed")["accuracy"].min()
+        assert min(line.y) == pytest.approx(100 * worst.median())
 
 
 def test_labels_without_an_order_keep_their_own(frames: Frames) -> None:

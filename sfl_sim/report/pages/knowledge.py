@@ -12,7 +12,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from sfl_sim.metrics.exit_metrics import achieved, achieved_by_rho, trade_off
-from sfl_sim.metrics.scores import LAST_ROUNDS, SCORES, label_ends, not_learned
+from sfl_sim.metrics.scores import GROUPED, LAST_ROUNDS, SCORES, client_ends, label_ends, not_learned
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import listed, percent
 from sfl_sim.report.figures import MAX_NAMES, MAX_NARROW_BANDS
@@ -83,7 +83,13 @@ def label_panels(frames: Frames) -> list[Panel]:
     chance = " The dotted level is chance: a label below it has not been learned." if knows_chance(frames) else ""
     seeds = "large marks: medians over seeds, small ones: seeds" if frames.n_seeds > 1 else "one seed"
     caption = f"For each seed the median of the last {LAST_ROUNDS} rounds ({seeds}).{chance}"
-    return [Panel("Accuracy by label", caption, [("Accuracy by label", partial(accuracy_by, frames, trained))])]
+    drawings = [("Accuracy by label", partial(accuracy_by, frames, trained))]
+    if frames.clients["label_samples"].notna().all():
+        drawings.append(("Accuracy by client", partial(accuracy_by_client, frames, trained)))
+        caption += " A client's accuracy is the mean of those of its own labels, weighed by its samples."
+    known = [name for name in GROUPED if frames.summary[name].notna().any()]
+    table = by_variant(columns_of("summary", *known), of_each(frames.summary, trained))
+    return [Panel("Accuracy by label", caption, drawings, columns=len(drawings), tables=[table] if known else [])]
 
 
 def asks_for_order(frames: Frames) -> bool:
@@ -100,9 +106,10 @@ def history_panels(frames: Frames) -> list[Panel]:
     spread = figures.over_seeds(frames.n_seeds)
     in_order = (
         " in the cyclic order of the seed, the first on top. If colours get paler from top to bottom, labels that were "
-        "served last overwrite the first, and the performance gap (PG) below stays high" if asked else ", above the "
-        "performance gap (PG)"
-    )  # fmt: skip
+        "served last overwrite the first, and the performance gap (PG) below stays high"
+        if all(in_one_order(frames, variant) for variant in trained)
+        else ", above the performance gap (PG)"
+    )
     caption = f"Rows are labels{in_order} ({spread}; colours: medians)."
     panels = [Panel("Which labels are forgotten", caption, history, columns=min(len(history), 3))]
     if asked:
@@ -115,19 +122,22 @@ def history_panels(frames: Frames) -> list[Panel]:
     return panels
 
 
+def in_one_order(frames: Frames, variant: ShownVariant) -> bool:
+    """Whether a label's place in the order is the question, and all seeds have the same label at each."""
+    labels = frames.labels[frames.labels["variant"] == variant.label]
+    return asks_for_order(frames) and bool((labels.groupby(label_ranks(labels))["label"].nunique() == 1).all())
+
+
 def label_history(frames: Frames, variant: ShownVariant) -> go.Figure:
     """Accuracy of each label after each round (median over seeds), above the performance gap."""
     labels = frames.labels[frames.labels["variant"] == variant.label]
-    in_order = asks_for_order(frames)
+    in_order = in_one_order(frames, variant)
     labels = labels.assign(rank=label_ranks(labels) if in_order else labels["label"])
     accuracy = labels.pivot_table(index="round", columns="rank", values="accuracy", aggfunc="median")
     accuracy = display.thin(accuracy, MAX_ROUNDS)
-    # Each row has the number of its place in the order, and the name of its label if all seeds agree on it.
-    by_rank = labels.groupby("rank")["label_name"]
-    names = by_rank.first().where(by_rank.nunique() == 1, "")
+    names = labels.groupby("rank")["label_name"].first()
     if in_order:
-        places = (names.index.to_series() + 1).astype(int).astype(str)
-        names = places.where(names == "", places + ": " + names)
+        names = (names.index.to_series() + 1).astype(int).astype(str) + ": " + names
 
     figure = figures.canvas(430, rows=2, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.72, 0.28])
     figures.heat(
@@ -166,6 +176,16 @@ def accuracy_by(frames: Frames, shown: Sequence[ShownVariant], by: Literal["labe
     ticks = figures.evenly_spaced(range(len(names)))
     figure.update_xaxes(title="label" if by == "label" else "place in the cyclic order", showgrid=False)
     figure.update_xaxes(tickvals=ticks, ticktext=[names[tick] for tick in ticks], range=[-0.5, len(names) - 0.5])
+    return figure.update_yaxes(title="accuracy (%)", range=[-3, 103])
+
+
+def accuracy_by_client(frames: Frames, shown: Sequence[ShownVariant]) -> go.Figure:
+    """Accuracy of the clients at the end, the lowest first: medians over seeds ± standard deviation."""
+    ends = client_ends(label_ends(frames.labels), frames.clients)
+    ends["share"] *= 100
+    hover = "%{x:.0f} % of the clients have at most %{y:.1f} %"
+    figure = figures.curves(of_each(ends, shown), "share", "accuracy", hover, by="share", height_px=330)
+    figure.update_xaxes(title="clients, the worst first (%)", range=[0, 103])
     return figure.update_yaxes(title="accuracy (%)", range=[-3, 103])
 
 
