@@ -15,6 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
+import plotly.io
 import typer
 import yaml
 
@@ -35,6 +36,8 @@ from sfl_sim.studies.laws import LAWS
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
+PLOTLY = "plotly.min.js"
+"""File of the site that draws the figures of notebooks."""
 UNITS = {"macs_per_s": "MAC/s", "rate_per_s": "1/s", "_bps": "bit/s", "_s": "s", "_h": "h", "_w": "W"}
 """Units by the end of a key's name; the first that fits."""
 EXAMPLES = {
@@ -266,6 +269,26 @@ def commands_page() -> str:
             default = "" if given.default in (None, False, [], ()) or given.required else code(given.default)
             lines.append(f"| {names} | {default} | {given.help} |")
     return "\n".join(lines)
+
+
+def notebook_page(path: Path) -> str:
+    """Write a notebook as a page: its texts, its code, and the outputs that are stored in it."""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += map(_output, cell.get("outputs", []))
+    return "\n\n".join(parts)
+
+
+def _output(output: dict[str, Any]) -> str:
+    data = output.get("data", {"text/plain": output.get("text")})
+    if figure := data.get("application/vnd.plotly.v1+json"):
+        drawn = plotly.io.from_json(json.dumps(figure), skip_invalid=True)
+        return plotly.io.to_html(drawn, full_html=False, include_plotlyjs=f"../{PLOTLY}")
+    if "text/html" in data:
+        return re.sub(r"\n+", "\n", "".join(data["text/html"]))
+    return f"```text\n{''.join(data['text/plain']).rstrip()}\n```"
 
 
 def python_page() -> str:

@@ -17,6 +17,7 @@ from merm import render_diagram
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from plotly.offline import get_plotlyjs
 
 DOCS, ROOT = from_code.DOCS, from_code.ROOT
 FROM_ROOT = {
@@ -27,6 +28,8 @@ FROM_ROOT = {
     "benchmarks/README.md": "benchmarks.md",
 }
 """Pages of the site that lie outside docs/, by their path in the repository."""
+NOTEBOOKS = ("tutorial/5-in-a-notebook.ipynb",)
+"""Notebooks below docs/, each of which is a page of the site, too."""
 LINK = re.compile(r"(\[[^\]]*\])\(([^)#:\s]+)(#[^)\s]*)?\)")
 
 
@@ -40,8 +43,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/inside.md": from_code.inside_page(),
     }
     copied = {page: (ROOT / source).read_text(encoding="utf-8") for source, page in FROM_ROOT.items()}
-    for path, text in {**made, **copied}.items():
+    notebooks = {notebook: str(Path(notebook).with_suffix(".md")) for notebook in NOTEBOOKS}
+    shown = {page: from_code.notebook_page(DOCS / notebook) for notebook, page in notebooks.items()}
+    for path, text in {**made, **copied, **shown}.items():
         files.append(File.generated(config, path, content=text))
+    files.append(File.generated(config, from_code.PLOTLY, content=get_plotlyjs()))
     return files
 
 

@@ -103,6 +103,13 @@ class Results(_Folder):
 
         return table_html(results_table(merge([load_run(self.folder)])))
 
+    def _ipython_display_(self) -> None:
+        """Show the table of results and the figure of `plot` below the cell of a notebook."""
+        from IPython.display import HTML, display  # every notebook has it
+
+        display(HTML(self._repr_html_()))
+        display(self.plot())
+
     def to_latex(self) -> str:
         """Return the table of results as LaTeX: medians over seeds, their spread, and the best in bold (booktabs)."""
         return results_table(merge([load_run(self.folder)])).in_latex()

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import sfl_sim
-from sfl_sim.console.live_table import notebook_table
+from sfl_sim.console.live_table import notebook_line
 from sfl_sim.data.loading import load
 from sfl_sim.models.small import cnn_small
 from sfl_sim.runs.news import Began, Planned
@@ -293,7 +293,7 @@ def test_progress_is_shown_if_asked_for_and_what_is_complete_is_not_run_again(ca
     assert capsys.readouterr().err == ""
 
 
-def test_a_notebook_shows_a_table_that_is_kept_up_to_date(monkeypatch):
+def test_a_notebook_shows_a_line_that_is_kept_up_to_date(monkeypatch):
     shown = []
     handle = SimpleNamespace(update=lambda picture, raw: shown.append(picture["text/plain"]))
 
@@ -303,7 +303,7 @@ def test_a_notebook_shows_a_table_that_is_kept_up_to_date(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
-    with notebook_table(Planned([("mine", 3)]), None) as notify:
+    with notebook_line(Planned([("mine", 3)]), None) as notify:
         notify(Began(0))
-    assert "waiting" in shown[0]
-    assert "running" in shown[-1]
+    assert shown[0] == "1 waiting  mine: round 0/3"
+    assert shown[-1] == "1 running  mine: round 0/3"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import time
 from collections import Counter
@@ -21,8 +20,6 @@ from sfl_sim.report.display import duration
 from sfl_sim.runs.news import Began, Counted, Ended, Failed, News, Notify, Planned, Reused
 
 REFRESHES_PER_S = 2
-NOTEBOOK_ROWS, NOTEBOOK_COLUMNS = 20, 100
-"""Size of the table in a notebook."""
 FRAME_LINES = 4
 """Lines of the screen that are no rows: the heading, the counts, the command above and the cursor below."""
 STATES = {"running": "bold", "failed": "red", "done": "green", "reused": "cyan", "waiting": "dim"}
@@ -149,27 +146,28 @@ def live_table(planned: Planned, console: Console) -> Iterator[Notify]:
 
 
 @contextmanager
-def notebook_table(planned: Planned, console: Console) -> Iterator[Notify]:
-    """Yield a `Notify` that keeps the table of the planned trials up to date below the cell of a notebook."""
+def notebook_line(planned: Planned, console: Console) -> Iterator[Notify]:
+    """Yield a `Notify` that keeps one line on the planned trials up to date below the cell of a notebook."""
     from IPython.display import display  # every notebook has it
 
     progress = StudyProgress([TrialRow(name, rounds) for name, rounds in planned.trials], whose=planned.clock)
-    shown_s = -math.inf
+    shown_s, counted = -math.inf, ""
 
     def picture() -> dict[str, str]:
-        text = Console(file=io.StringIO(), width=NOTEBOOK_COLUMNS, force_jupyter=False)
-        with text.capture() as drawn:
-            text.print(progress.table(NOTEBOOK_ROWS))
-        return {"text/plain": drawn.get()}
+        (latest,) = progress.shown(1)
+        words = [str(progress.counts()), f"{latest.name}: round {latest.done}/{latest.rounds}", latest.ended]
+        return {"text/plain": "  ".join(filter(None, [*words, counted or latest.news]))}
 
     handle = display(picture(), raw=True, display_id=True)
 
     def notify(news: News) -> None:
-        nonlocal shown_s
+        nonlocal shown_s, counted
         progress.notify(news)
+        counted = f"{news.what}  {news.unit} {news.done}/{news.total}" if isinstance(news, Counted) else ""
         if time.monotonic() - shown_s > 1 / REFRESHES_PER_S:
             handle.update(picture(), raw=True)
             shown_s = time.monotonic()
 
     yield notify
+    counted = ""
     handle.update(picture(), raw=True)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sfl_sim.console.live_table import learned, live_table, notebook_table
+from sfl_sim.console.live_table import learned, live_table, notebook_line
 from sfl_sim.report.display import duration
 from sfl_sim.runs.news import Began, Counted, Ended, Failed, News, Notify, Planned, Reused, Warned, silent
 
@@ -37,7 +37,7 @@ def progress(console: Console, quiet: bool = False) -> Iterator[Notify]:
                         turn_to(_display(console)(news, console))
                 case Warned(trial, problem):
                     _say(console, f"{'' if trial is None else names[trial] + '  '}warning: {problem}")
-                case Counted(trial=None) if not (quiet or is_counting):
+                case Counted(trial=None) if not (quiet or is_counting or (names and console.is_jupyter)):
                     is_counting = True
                     turn_to(_bar(console) if console.is_terminal else _beginnings(console))
             show(news)
@@ -47,7 +47,7 @@ def progress(console: Console, quiet: bool = False) -> Iterator[Notify]:
 
 def _display(console: Console) -> Callable[[Planned, Console], AbstractContextManager[Notify]]:
     if console.is_jupyter:
-        return notebook_table
+        return notebook_line
     return live_table if console.is_terminal else _lines
 
 
