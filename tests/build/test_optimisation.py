@@ -341,4 +341,4 @@ def test_early_stopping_and_targets_ask_for_the_first_score(tmp_path):
     (summary,) = results.summary.to_dict("records")
     assert summary["stopped"] == "r2 of 0.2 is reached"
     assert summary["rounds_to_accuracy"] <= summary["rounds"]
-    assert "Time to 10 % R²" in next(tmp_path.rglob("report.html")).read_text()
+    assert "Time to R² of 0.1" in next(tmp_path.rglob("report.html")).read_text()
