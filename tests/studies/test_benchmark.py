@@ -7,7 +7,9 @@ from contextlib import contextmanager
 import pandas as pd
 import pytest
 
+from sfl_sim.build.registry import find_method
 from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS
 from sfl_sim.report.load import BENCHMARK, BENCHMARK_BEFORE, OWN_LINKS, PILOTS_OF_BENCHMARK
 from sfl_sim.report.load import load as load_run
 from sfl_sim.runs.news import Reused, silent
@@ -89,6 +91,13 @@ def test_what_a_method_does_not_know_or_its_scenario_sets_is_left_out():
     assert {each["method.server_momentum"] for each in settings("fedavgm")} <= {0.1, 0.3, 0.5, 0.7, 0.9}
     given = settings({"name": "fedavgm", "server_momentum": 0.2})
     assert not any("method.server_momentum" in each for each in given)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_option_that_a_paper_tunes_takes_its_values(name):
+    kind = find_method(name)
+    key, values = kind.tuned or ("", ())
+    assert [getattr(kind.Options(**{key: value}), key) for value in values] == list(values)
 
 
 def test_smofi_is_never_tried_without_a_momentum_to_be_fused(monkeypatch):
