@@ -12,7 +12,7 @@ from sfl_sim.store.columns import BREAKDOWN
 
 _PRECEDENCE = ("device", "uplink", "downlink", "backbone", "server", "queue", "assistants", "aggregate")
 """Order of precedence: an instant at which several things happen to a participant counts as the first of these."""
-_OF_ASSISTANTS = (b"request", b"knowledge")
+_OF_ASSISTANTS = ("request", "knowledge")
 """Messages to and from assistants."""
 _Intervals = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Begins and ends of intervals."""
