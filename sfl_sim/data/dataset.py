@@ -95,8 +95,10 @@ class Dataset:
     @property
     def lengths(self) -> NDArray[np.int64] | None:
         """Positions (N,) that a network reads of each training sample; None if all are of one length."""
+        if not self.is_marked:  # of a million images, the count below would take gigabytes
+            return None
         lengths: NDArray[np.int64] = (self.x_train != PADDING).sum(dim=1).numpy() - 1
-        return lengths if self.is_marked and (lengths != lengths[0]).any() else None
+        return lengths if (lengths != lengths[0]).any() else None
 
     @property
     def answers(self) -> tuple[str, ...]:
