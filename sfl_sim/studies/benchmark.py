@@ -274,7 +274,7 @@ def untrained(scenario: Scenario, score: str) -> dict[str, float]:
     """Give the scores of the weights at the start, and of the one answer that is right most often, if there is one."""
     experiment = Experiment(scenario, torch.device("cpu"))
     evaluation = experiment.evaluator.of_model(experiment.method.model())
-    found = {AT_START: float(learned(evaluation, [])[score])}
+    found = {AT_START: float(learned(evaluation, [], experiment.counts)[score])}
     if score == "accuracy" and evaluation.confusion is not None:
         of_labels = evaluation.confusion.sum(axis=1)
         found[GUESSING] = float(of_labels.max() / of_labels.sum())
