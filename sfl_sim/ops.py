@@ -187,6 +187,7 @@ class Work(NamedTuple):
         weights: elements of weights that these calls read, each for a whole mini-batch.
         updated: elements of weights whose gradients are computed; `priced`, all that the optimiser's step reads and
             writes for them.
+        padded: MACs that convolutions would need beyond their own if the channels of each group were multiples of 16.
     """
 
     macs: float
@@ -195,6 +196,7 @@ class Work(NamedTuple):
     finer: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     weights: float = 0.0
     updated: float = 0.0
+    padded: float = 0.0
 
     @classmethod
     def of(cls, macs: float) -> Work:
@@ -205,17 +207,17 @@ class Work(NamedTuple):
     def total(cls, works: Iterable[Work]) -> Work:
         """Sum the work of several steps."""
         macs, by_kind, n_ops, finer = 0.0, (0.0, 0.0, 0.0, 0.0), 0.0, (0.0, 0.0, 0.0, 0.0)
-        weights = updated = 0.0
+        weights = updated = padded = 0.0
         for work in works:
             macs, n_ops, weights = macs + work.macs, n_ops + work.n_ops, weights + work.weights
             by_kind, finer = _sum(by_kind, work.by_kind), _sum(finer, work.finer)
-            updated += work.updated
-        return cls(macs, by_kind, n_ops, finer, weights, updated)
+            updated, padded = updated + work.updated, padded + work.padded
+        return cls(macs, by_kind, n_ops, finer, weights, updated, padded)
 
     def of_batch(self, n: int) -> Work:
         """Return the work of `n` such steps as one batch, which calls each layer once."""
         macs, by_kind, finer = n * self.macs, _times(n, self.by_kind), _times(n, self.finer)
-        return self._replace(macs=macs, by_kind=by_kind, finer=finer)
+        return self._replace(macs=macs, by_kind=by_kind, finer=finer, padded=n * self.padded)
 
     def called(self, times: float) -> Work:
         """Return the same work with `times` as many calls, each of which reads its weights anew."""

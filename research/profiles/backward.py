@@ -1,15 +1,17 @@
-"""Time of a backward pass over that of a forward pass, by kind of layer, on one thread.
+"""Time of a backward pass, and of its gradients of weights and of inputs alone, over that of a forward pass.
 
     python -m research.profiles.backward
 
 Twice: with oneDNN, which torch uses on x86, and with torch's own kernels, which it always has; images lie channels
-last. Layers and shapes are those of networks for images of 224 pixels. `research/profiles/fit_phones.py` takes over the
-figure for 1x1 convolutions. Then what layers without products take in training, over a 3x3 convolution of 64 channels.
+last, on one thread. Layers and shapes are those of networks for images of 224 pixels, and first layers.
+`research/profiles/fit_phones.py` takes over the figure for 1x1 convolutions. Then what layers without products take in
+training, over a 3x3 convolution of 64 channels.
 """
 
 import statistics
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,6 +22,11 @@ from benchmarks.pairs import publish
 RESULTS = Path(__file__).parent / "results"
 REPEATS = 9
 LAYERS = {
+    "first": [
+        (nn.Conv2d(3, 64, 3, padding=1), (8, 3, 32, 32)),
+        (nn.Conv2d(3, 32, 3, stride=2, padding=1), (8, 3, 96, 96)),
+        (nn.Conv2d(3, 64, 7, stride=2, padding=3), (8, 3, 96, 96)),
+    ],
     "conv": [
         (nn.Conv2d(64, 64, 3, padding=1), (8, 64, 28, 28)),
         (nn.Conv2d(128, 128, 3, padding=1), (8, 128, 14, 14)),
@@ -65,7 +72,7 @@ def seconds(run):
 
 
 def passes_s(layer, shape):
-    """Times of a forward pass without graph, and of the backward pass for the gradients of input and weights."""
+    """Times of a forward pass without graph, and of backward passes: both gradients, weights' alone, inputs' alone."""
     x = torch.randn(shape)
     if len(shape) == 4:
         x, layer = (each.to(memory_format=torch.channels_last) for each in (x, layer))
@@ -73,20 +80,17 @@ def passes_s(layer, shape):
     call = (lambda: layer(x, x, x)[0]) if isinstance(layer, nn.MultiheadAttention) else (lambda: layer(x))
     with torch.no_grad():
         forward_s = seconds(call)
-    y = call()
-    given, wanted = torch.ones_like(y), [x, *layer.parameters()]
-    return forward_s, seconds(lambda: torch.autograd.grad(y, wanted, given, retain_graph=True))
-
-
-def ratio(layer, shape):
-    """Time of the backward pass over that of a forward pass."""
-    forward_s, backward_s = passes_s(layer, shape)
-    return backward_s / forward_s
+    y, weights = call(), list(layer.parameters())
+    given, taken_s = torch.ones_like(y), [forward_s]
+    for wanted in ([x, *weights], weights, [x]):
+        run = partial(torch.autograd.grad, y, wanted, given, retain_graph=True)
+        taken_s.append(seconds(run) if wanted else 0.0)
+    return taken_s
 
 
 def over_a_convolution(layer):
     """Time of both passes over that of a convolution's, which is measured before and after."""
-    before, own, after = (sum(passes_s(each, IMAGE)) for each in (CONV, layer, CONV))
+    before, own, after = (sum(passes_s(each, IMAGE)[:2]) for each in (CONV, layer, CONV))
     return 2 * own / (before + after)
 
 
@@ -99,13 +103,16 @@ def main():
             warnings.simplefilter("ignore")  # of a switch for GPUs, which is set along
             with torch.backends.mkldnn.flags(enabled=one_dnn):
                 for kind, layers in LAYERS.items():
-                    ratios = [ratio(*layer) for layer in layers]
+                    taken_s = [passes_s(*layer) for layer in layers]
+                    both, weights, inputs = ([each[i] / each[0] for each in taken_s] for i in range(1, 4))
                     rows.append(
                         {
                             "kernels": kernels,
                             "kind": kind,
-                            "backward / forward": round(statistics.median(ratios), 2),
-                            "range": [round(min(ratios), 2), round(max(ratios), 2)],
+                            "backward / forward": round(statistics.median(both), 2),
+                            "range": [round(min(both), 2), round(max(both), 2)],
+                            "weights alone": round(statistics.median(weights), 2),
+                            "inputs alone": round(statistics.median(inputs), 2),
                         }
                     )
     publish("backward", rows, RESULTS)

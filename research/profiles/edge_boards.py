@@ -7,7 +7,7 @@ writes devices/edge_boards.csv: for each board the shortest time of MobileNet-V2
 
 import re
 
-from research.profiles.fit_ncnn import HERE, REFERENCE, measurements
+from research.profiles.ncnn_networks import HERE, REFERENCE, measurements
 from sfl_sim.features.devices.fit import REFERENCE_MACS
 
 BOARDS = r"Raspberry Pi|NVIDIA Jetson"

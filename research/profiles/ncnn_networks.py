@@ -1,4 +1,6 @@
-"""Networks of ncnn's benchmark, described with torchvision: benchmark/*.param of Tencent/ncnn @a4d2ea1d4422.
+"""Latencies of ncnn's benchmark (measurements/ncnn.csv), and its networks, described with torchvision.
+
+They are those of benchmark/*.param of Tencent/ncnn @a4d2ea1d4422.
 
 Differences between ncnn's and torchvision's networks are made here, so that MACs are ncnn's. Norms and activations have
 no MACs and may differ.
@@ -7,12 +9,29 @@ no MACs and may differ.
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
+import pandas as pd
 from torch import nn
 from torchvision import models
 from torchvision.models.mobilenetv3 import InvertedResidualConfig, MobileNetV3
 
 from sfl_sim.models.zoo import MODELS
+from sfl_sim.system.profiles import read_table
+
+HERE = Path(__file__).parents[2] / "profiles"
+REFERENCE = "mobilenet_v2"  # the network of devices/ai_benchmark.csv
+
+
+def measurements() -> pd.DataFrame:
+    """Read latencies in ms by machine (device_class, device, num_threads, core_set) and network, NaN if unknown."""
+    table = pd.DataFrame(read_table(HERE / "measurements" / "ncnn.csv", [REFERENCE], "measurements").columns)
+    return table.set_index(["device_class", "device", "num_threads", "core_set"]).apply(pd.to_numeric)
+
+
+def clients(latency_ms: pd.DataFrame) -> pd.DataFrame:
+    """Select machines that could be clients: phones, edge boards and laptops."""
+    return latency_ms.drop(index="server_or_desktop", level="device_class")
 
 
 def squeezenet() -> nn.Module:

@@ -1,15 +1,18 @@
 """Seconds of networks' first layers in six runtimes, to which costs are fitted and against which they are judged.
 
-    python -m research.profiles.parts            measures what profiles/measurements/parts.csv lacks
+    python -m research.profiles.parts                            judges the shipped costs by what was measured
+    python -m research.profiles.parts --measure resnet18@32 ...  measures these, if they are not there yet
 
 What is measured, what is left out of every fit, and how a fit is judged were written down before the first fit:
 
 Parts: a network's first third of layers, its first two thirds, and the whole, each exported by itself.
 Networks and sides: `FITTED` and `LEFT_OUT`; those of 32 pixels are the program's own, others torchvision's.
-Mini-batches of 1, and in torch, onnxruntime and MNN of 16, at up to 96 pixels and `MOST_MACS` an image. LiteRT's, whose
-export is slow, are of up to 96 pixels.
+Mini-batches of 1, and in torch, onnxruntime and MNN of 16, at up to 96 pixels and `MOST_MACS` an image. OpenVINO
+and LiteRT run `IN_ALL` alone: this machine is shared.
 Runtimes left out of the fit for an unknown runtime (`phones`): `STRANGERS`. Those that have costs of their own are
 fitted to `FITTED` in that runtime alone.
+
+Of these lists, networks that the table has have been measured so far; shipped costs are fitted to those of `FITTED`.
 
 Rule: in every runtime, over all of `LEFT_OUT`,
 - the share of the whole network's time that a part takes: the factor between the one predicted and the one measured, in
@@ -23,6 +26,7 @@ runtimes, run in turn, and a row is the median over these sweeps. Outputs are he
 largest number: MNN rounds more than others).
 """
 
+import argparse
 import csv
 import gc
 import itertools
@@ -35,11 +39,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
-from research.profiles.fit_phones import HERE
+from benchmarks.pairs import publish
+from research.profiles.fit_phones import PARTS, STRANGERS
+from research.profiles.ncnn_networks import HERE
+from sfl_sim.system.cost import read_cost
 
+RESULTS = Path(__file__).parent / "results"
 ROWS = HERE / "measurements" / "parts.csv"
 COLUMNS = ["runtime", "network", "side", "layers", "batch", "ms"]
 FITTED = {
@@ -52,11 +61,12 @@ LEFT_OUT = {
     96: ["regnet_x_400mf", "mobilenet_v3_large", "mnasnet1_0", "googlenet"],
     224: ["resnet34", "regnet_x_400mf", "alexnet"],
 }
-STRANGERS = ("mnn", "openvino")
 RUNTIMES = ("torch", "onnxruntime", "openvino", "mnn", "ncnn", "litert")
 ALSO_16 = ("torch", "onnxruntime", "mnn")
+OFTEN = ("torch", "onnxruntime", "mnn", "ncnn")
+IN_ALL = ("resnet18@32", "vgg16_bn@32", "resnext50_32x4d@96", "regnet_x_400mf@96")
 MOST_MACS = 6e8
-SWEEPS, LEAST_S, MOST_S, SAME = 7, 0.003, 10.0, 1e-2
+SWEEPS, LEAST_S, MOST_S, SAME = 5, 0.003, 5.0, 1e-2
 
 
 def network(name, side):
@@ -164,6 +174,66 @@ def measured(module, name, side, batch, runtimes, folder):
     ]
 
 
+def works():
+    """Count the work of all that was measured, by network, side, layers and size of the mini-batch."""
+    from sfl_sim.models.part import sample_work, work_of
+    from sfl_sim.models.price import price
+
+    found, layers = {}, {}
+    for row in rows():
+        name, side, end, batch = row["network"], *(int(row[what]) for what in ("side", "layers", "batch"))
+        if (name, side) not in layers:
+            layers[name, side] = price(network(name, side), (3, side, side))
+        found[name, side, end, batch] = work_of(sample_work(layers[name, side][:end]), batch, passes=1)
+    return found
+
+
+def told(seconds):
+    """Set predictions beside measurements: `seconds` gives the time of a work in a runtime, up to its own factor.
+
+    Columns: those of rows, left_out, whole (True for a network that is not cut), predicted, and logarithms of factors
+    by which the share of a part (share) and the whole (of_whole, up to a factor of the runtime) are wrong.
+    """
+    found, work = pd.DataFrame(rows()), works()
+    found = found.astype({"side": int, "layers": int, "batch": int, "ms": float})
+    place = list(zip(found["network"], found["side"], found["layers"], found["batch"], strict=True))
+    found["predicted"] = [seconds(runtime, work[at]) for runtime, at in zip(found["runtime"], place, strict=True)]
+    found["left_out"] = [name in LEFT_OUT[side] for name, side, _, _ in place]
+    one = ["runtime", "network", "side", "batch"]
+    found["whole"] = found["layers"] == found.groupby(["network", "side"])["layers"].transform("max")
+    found = found[found.groupby(one)["whole"].transform("any")]
+    error = np.log(found["predicted"] / found["ms"])
+    of_whole = error.where(found["whole"]).groupby([found[what] for what in one]).transform("max")
+    return found.assign(share=(error - of_whole).where(~found["whole"]), of_whole=of_whole)
+
+
+def judged(found):
+    """Judge predictions of left-out networks, by runtime and size of the mini-batch, with the worst by name."""
+    for (runtime, batch), rows in found[found["left_out"]].groupby(["runtime", "batch"]):
+        shares = rows[~rows["whole"]]
+        size = np.exp(shares["share"].abs())
+        worst = shares.loc[size.idxmax()]
+        whole = rows[rows["whole"]]
+        pairs = [
+            (abs(one.of_whole - other.of_whole), f"{one.network} and {other.network} @{side}")
+            for side, each in whole.groupby("side")
+            for one, other in itertools.combinations(each.itertuples(), 2)
+        ]
+        apart, names = max(pairs, default=(np.nan, ""))
+        grouped = whole["network"].str.startswith(("regnet", "resnext"))
+        other = whole[~grouped].groupby("side")["of_whole"].median()
+        of_groups = np.exp(whole["of_whole"] - whole["side"].map(other))[grouped] - 1
+        yield {
+            "runtime": runtime, "batch": batch, "parts": len(shares), "share, median": size.median(),
+            "share, ninth decile": size.quantile(0.9), "share, worst": size.max(),
+            "worst part": f"{worst['network']}@{worst['side']}, {worst['layers']} layers",
+            "told over measured": np.exp(worst["share"]),
+            "networks, median": np.exp(np.median([pair[0] for pair in pairs])) if pairs else np.nan,
+            "networks, worst": np.exp(apart), "worst pair": names,
+            "grouped": ", ".join(f"{error:+.0%}" for error in of_groups),
+        }  # fmt: skip
+
+
 def rows():
     """Read the rows that there are."""
     if not ROWS.exists():
@@ -172,20 +242,43 @@ def rows():
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
+PROFILES = dict.fromkeys(STRANGERS, "phones") | {ours: name for name, ours in PARTS.items()}
+"""Costs of runtimes that have none of their name."""
+
+
 def main():
-    """Measure what is not yet there."""
+    """Judge the shipped costs, and plain MACs; or measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", nargs="+", metavar="NETWORK@SIDE")
+    if wanted := parser.parse_args().measure:
+        measure(wanted)
+        return
+    costs = {runtime: read_cost(PROFILES.get(runtime, runtime)).processor(1.0) for runtime in RUNTIMES}
+    plain, unknown = read_cost(None).processor(1.0), read_cost("phones").processor(1.0)
+    table = [
+        {"costs": name} | {what: round(x, 2) if isinstance(x, float) else x for what, x in row.items()}
+        for name, of in (
+            ("own", costs),
+            ("phones", dict.fromkeys(costs, unknown)),
+            ("macs", dict.fromkeys(costs, plain)),
+        )
+        for row in judged(told(lambda runtime, work, of=of: of[runtime].seconds(work)))
+    ]
+    publish("parts", table, RESULTS)
+
+
+def measure(wanted):
+    """Measure networks that are not yet there."""
     torch.set_num_threads(1)
     torch.backends.mha.set_fastpath_enabled(False)  # which cannot be exported
     found = rows()
     known = {(row["network"], int(row["side"])) for row in found}
-    turns = itertools.zip_longest(*(nets[side] for side in FITTED for nets in (FITTED, LEFT_OUT)))
-    sides = [side for side in FITTED for _ in range(2)]
-    for name, side in ((name, side) for names in turns for name, side in zip(names, sides, strict=True) if name):
+    for name, side in ((name, int(side)) for name, side in (each.split("@") for each in wanted)):
         if (name, side) in known:
             continue
         started_s, module = time.time(), network(name, side)
         with TemporaryDirectory() as folder:
-            alone = [runtime for runtime in RUNTIMES if runtime != "litert" or side <= 96]
+            alone = [runtime for runtime in RUNTIMES if runtime in OFTEN or f"{name}@{side}" in IN_ALL]
             found += measured(module, name, side, 1, alone, Path(folder))
             if side <= 96 and _macs(module, side) <= MOST_MACS:
                 found += measured(module, name, side, 16, ALSO_16, Path(folder))

@@ -6,34 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from research.profiles import fit_ncnn, fit_phones
-from sfl_sim.ops import KINDS
+from research.profiles import fit_phones
 from sfl_sim.system.profiles import find, read_table
 
 
-def test_the_shipped_profile_is_the_fit_to_the_measurements() -> None:
-    costs = fit_ncnn.fitted(fit_ncnn.networks(), fit_ncnn.relative(fit_ncnn.clients(fit_ncnn.measurements())))
-    table = read_table(find("costs", "ncnn", ""), [*(f"{kind}_efficiency" for kind in KINDS), "overhead_macs"], "")
-    efficiencies = [float(table.numbers(f"{kind}_efficiency")[0]) for kind in KINDS]
-    assert efficiencies == pytest.approx((1 / costs[list(KINDS)]).tolist(), rel=5e-3)
-    assert float(table.numbers("overhead_macs")[0]) == pytest.approx(costs["n_ops"], rel=5e-3)
-
-
-def test_the_fit_finds_the_costs_that_machines_have_in_common() -> None:
-    rng = np.random.default_rng(0)
-    networks = ["mobilenet_v2", *"abcdefg"]
-    work = pd.DataFrame(rng.lognormal([20, 17, 17, 17, 4], 1, (len(networks), 5)), networks, [*KINDS, "n_ops"])
-    costs = pd.Series([0.5, 4.0, 2.0, 2.0, 2e6], work.columns)
-    latency_ms = pd.DataFrame(rng.lognormal(0, 1, (9, 1)) * (work @ costs).to_numpy(), columns=networks)
-    latency_ms.loc[0] = rng.lognormal(0, 1, len(networks))  # one machine is like no other
-    found = fit_ncnn.fitted(work, fit_ncnn.relative(latency_ms))
-    assert (found / found["conv"]).to_numpy() == pytest.approx((costs / costs["conv"]).to_numpy(), rel=1e-4)
-    assert work.loc["mobilenet_v2"] @ found == pytest.approx(work.loc["mobilenet_v2", list(KINDS)].sum())
-
-
 def test_the_profiles_of_phones_and_of_runtimes_are_the_fits_to_the_measurements() -> None:
-    """Some ten seconds, to count the work of 54 networks."""
-    measured = fit_phones.measurements()
+    """Some twenty seconds, to count the work of 54 networks and of parts of others."""
+    measured = fit_phones.to_fit(fit_phones.measurements())
     work = fit_phones.work_of(sorted(measured["network"].unique()))
     seen = fit_phones.typical(measured)
     found = {"phones": fit_phones.of_phones(work, seen)}
@@ -47,14 +26,15 @@ def test_the_profiles_of_phones_and_of_runtimes_are_the_fits_to_the_measurements
 
 
 def test_the_fit_finds_costs_from_sources_of_other_speeds() -> None:
-    rng, networks = np.random.default_rng(0), ["mobilenet_v2", *"abcdefgh"]
-    work = pd.DataFrame(rng.lognormal([20, 20, 19, 17, 4], 1, (9, 5)), networks, fit_phones.COSTS)
-    work["macs"] = work[["conv", "matrix", "grouped"]].sum(axis=1)
-    costs = pd.Series([0.4, 0.7, 1.4, 3.0, 1e5], fit_phones.COSTS)
+    rng, networks = np.random.default_rng(0), ["mobilenet_v2", *map(str, range(40))]
+    sizes = [20, 20, 19, 19, 19, 19, 17, 16, 4]
+    work = pd.DataFrame(rng.lognormal(sizes, 1, (len(networks), 9)), networks, fit_phones.COSTS)
+    work["macs"] = work[["conv", "pointwise", "grouped", "depthwise", "dense"]].sum(axis=1)
+    costs = pd.Series([0.4, 0.7, 1.4, 0.8, 0.9, 0.3, 3.0, 5.0, 1e6], fit_phones.COSTS)
     seen = {
         source: np.log(speed * (work[fit_phones.COSTS] @ costs)) for source, speed in (("one", 1e-9), ("two", 3e-9))
     }
     found = fit_phones.fitted(work, seen)
     reference = work.loc["mobilenet_v2"]
     expected = costs * reference["macs"] / (reference[fit_phones.COSTS] @ costs)
-    assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-3)
+    assert found.tolist() == pytest.approx(expected.tolist(), rel=0.1)  # as usual costs draw them a little

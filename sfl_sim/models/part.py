@@ -383,6 +383,7 @@ def sample_work(layers: Sequence[Layer]) -> Work:
         (sum(layer.pointwise for layer in layers), sum(layer.grouped for layer in layers),
          sum(layer.moved for layer in layers), 0),
         sum(layer.weights for layer in layers),
+        padded=sum(layer.padded for layer in layers),
     )  # fmt: skip
 
 

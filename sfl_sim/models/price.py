@@ -33,6 +33,8 @@ UNPRICED = (
     "_weight_int", "quantized_", "_sparse", "sparse_", "_slow_conv", "slow_conv", "thnn_conv", "mkldnn_conv",
 )  # fmt: skip
 """Beginnings of names of torch's operations that compute products, for which there is no formula here."""
+VECTOR = 16
+"""Channels that kernels of 32 bits compute at a time, at most: narrower layers leave some idle."""
 FFT_MACS = 2.5
 """MACs of a complex fast Fourier transform of n elements, over n log2(n): 5 n log2(n) operations (Cooley, Tukey)."""
 
@@ -50,6 +52,7 @@ class Layer:
             of `conv` in `macs_by_kind`.
         moved: elements of activations that its operations read and write, without those that inference folds into the
             product before them (batch norm, ReLU).
+        padded: MACs that convolutions would need beyond their own if the channels of each group filled up `VECTOR`s.
         parameters, frozen, buffers: trainable elements, frozen ones, and those of floating buffers.
         spared: what the backward pass does not need of twice the forward pass: a gradient for each frozen weight.
         spared_as_first: the same if nobody needs the gradient at its input either, as below it nothing is trained.
@@ -64,6 +67,7 @@ class Layer:
     pointwise: int
     grouped: int
     moved: int
+    padded: int
     parameters: int
     frozen: int
     buffers: int
@@ -78,7 +82,8 @@ class Layer:
         """Work of one sample's backward pass if nothing is frozen: twice the forward pass."""
         conv, depthwise, dense, attention = (2 * self.macs_by_kind[kind] for kind in KINDS)
         finer = (2 * self.pointwise, 2 * self.grouped, 2 * self.moved, 2 * self.pointwise)
-        return Work(2 * self.macs, (conv, depthwise, dense, attention), 2 * self.n_ops, finer, 2 * self.weights)
+        return Work(2 * self.macs, (conv, depthwise, dense, attention), 2 * self.n_ops, finer, 2 * self.weights,
+                    padded=2 * self.padded)  # fmt: skip
 
     @property
     def weights(self) -> int:
@@ -133,6 +138,7 @@ def price_of(module: nn.Module, x: Tensor, name: str = "") -> tuple[Layer, Tenso
         pointwise=counts.finer["pointwise"],
         grouped=counts.finer["grouped"],
         moved=counts.finer["moved"],
+        padded=counts.finer["padded"],
         parameters=sum(p.numel() for p in module.parameters() if p.requires_grad),
         frozen=sum(p.numel() for p in module.parameters() if not p.requires_grad),
         buffers=sum(b.numel() for inner in module.modules() for b in state_buffers(inner).values()),
@@ -183,7 +189,7 @@ class _Counts:
             n_ops += self.steps[n] * (sum(spared[kind] for kind in KINDS) // max(self.by_call[n].total(), 1))
         finer = (total["pointwise"], total["grouped"], total["moved"], total["pointwise"])
         by_kind = (conv, depthwise, dense, attention)
-        return Work(sum(by_kind), by_kind, n_ops, finer, total["weights"])
+        return Work(sum(by_kind), by_kind, n_ops, finer, total["weights"], padded=total["padded"])
 
     def enter(self, module: nn.Module, args: Any) -> None:
         """Note that a module is called."""
@@ -223,6 +229,7 @@ class _Counts:
         factors: Sequence[Tensor] = (),
         finer: str = "",
         groups: int = 1,
+        padded: int = 0,
     ) -> None:
         """Count MACs for the current call, all of them as attention in a self-attention block.
 
@@ -231,6 +238,7 @@ class _Counts:
             factors: the two that are multiplied, of which either may be a weight; none if there are other numbers.
             finer: the finer amount that the MACs are, too.
             groups: of a convolution; the matrix A of an adapter sees the inputs of each.
+            padded: MACs beyond these if channels filled up vectors.
         """
         if self.in_adapter:
             return
@@ -248,7 +256,7 @@ class _Counts:
         n_free = needed.count(False) if any(needed) or any(x.requires_grad for x in operands) else 2
         weights = sum(f.numel() for f, address in zip(factors, addresses, strict=True) if address in self.weights)
         moved = sum(map(Tensor.numel, operands))
-        self._product(number, kind, macs, moved, weights, spared=(n_frozen, n_free), finer=finer)
+        self._product(number, kind, macs, moved, weights, spared=(n_frozen, n_free), finer=finer, padded=padded)
         for factor, address in zip(factors, addresses, strict=True):
             whole, adapters = self.adapted.get(address, (factor, []))
             for adapter in adapters:
@@ -264,12 +272,14 @@ class _Counts:
                     self._product(number, kind, factor_macs, moved, matrix.numel(), spared)
 
     def _product(
-        self, number: int, kind: str, macs: int, moved: int, weights: int, spared: tuple[int, int], finer: str = ""
-    ) -> None:
+        self, number: int, kind: str, macs: int, moved: int, weights: int, spared: tuple[int, int], finer: str = "",
+        padded: int = 0,
+    ) -> None:  # fmt: skip
         self.by_call[number][kind] += macs
-        self.finer.update({"moved": moved, finer: macs})
+        self.finer.update({"moved": moved, finer: macs, "padded": padded})
+        amounts = {kind: macs, "moved": moved, "weights": weights, finer: macs, "padded": padded}
         for by_call, n in zip((self.spared, self.spared_as_first), spared, strict=True):
-            by_call[number].update({kind: n * macs, "moved": n * moved, "weights": n * weights, finer: n * macs})
+            by_call[number].update({what: n * amount for what, amount in amounts.items()})
 
     def moved(self, operands: Sequence[Tensor]) -> None:
         """Count elements that an operation reads or writes."""
@@ -354,7 +364,10 @@ class _OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             finer = "grouped"
         elif kind == "conv" and math.prod(weight.shape[2:]) == 1:
             finer = "pointwise"
-        self.counts.products(kind, macs, (x, out), (x, weight), finer=finer, groups=groups)
+        channels = (weight.shape[0] // groups, weight.shape[1])
+        filled = 1 if kind == "depthwise" else math.prod(-(-n // VECTOR) * VECTOR / n for n in channels)
+        padded = round(macs * (filled - 1))
+        self.counts.products(kind, macs, (x, out), (x, weight), finer=finer, groups=groups, padded=padded)
 
 
 def _address(tensor: Tensor) -> int:

@@ -28,8 +28,8 @@ LEAST_HELD = 0.9
 GLANCE = 20
 """Number of samples, or of clients, that are enough to see what all are like."""
 CALL_MACS = 240_000
-"""MACs of MobileNet-V2 in whose time a phone calls a layer: the least of five fits, to 1,800,000 in torch
-(research/results/fidelity.md, "What the fit says")."""
+"""MACs of MobileNet-V2 in whose time a phone calls a layer: the least of five fits to whole networks, to 1,800,000 in
+torch. Where weights read and idle channels have prices, too, a call costs less (research/results/fidelity.md)."""
 LEAST_SHARE = 0.1
 """Share of the time on links of a mini-batch; shorter calls hardly matter."""
 

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 KEY = "clients.compute.cost"
 WORK_COLUMNS = [*(f"{kind}_macs" for kind in KINDS), "calls", "pointwise_macs", "grouped_macs", "moved",
-                "pointwise_backward_macs", "weights", "updated"]  # fmt: skip
-"""Columns with the amounts of a `Work` in tables of what was measured, besides `macs`; the last may be missing."""
+                "pointwise_backward_macs", "weights", "updated", "padded"]  # fmt: skip
+"""Columns with the amounts of a `Work` in tables of what was measured, besides `macs`; the last two may be missing."""
 MACS = "macs"
 FINER_COLUMNS = (
-    "pointwise_efficiency", "grouped_efficiency", "moved_macs", "weight_macs", "update_macs", "pointwise_backward",
-    "reference_pointwise_macs", "reference_grouped_macs", "reference_moved", "reference_weights",
+    "pointwise_efficiency", "grouped_efficiency", "moved_macs", "weight_macs", "padded_macs", "update_macs",
+    "pointwise_backward", "reference_pointwise_macs", "reference_grouped_macs", "reference_moved", "reference_weights",
+    "reference_padded",
 )  # fmt: skip
 """Columns that a cost profile may leave out."""
 
@@ -35,17 +36,17 @@ class Processor(Protocol):
 
 def amounts(work: Work) -> dict[str, float]:
     """Give the amounts of a work by column: `macs`, and `WORK_COLUMNS`."""
-    each = [*work.by_kind, work.n_ops, *work.finer, work.weights, work.updated]
+    each = [*work.by_kind, work.n_ops, *work.finer, work.weights, work.updated, work.padded]
     return {"macs": work.macs, **dict(zip(WORK_COLUMNS, each, strict=True))}
 
 
 def work_of_amounts(found: Mapping[Any, float]) -> Work:
     """Make the work that has these amounts."""
     conv, depthwise, dense, attention, n_ops, pointwise, grouped, moved, backward, weights = (
-        found[column] for column in WORK_COLUMNS[:-1]
+        found[column] for column in WORK_COLUMNS[:-2]
     )
     by_kind, finer = (conv, depthwise, dense, attention), (pointwise, grouped, moved, backward)
-    return Work(sum(by_kind), by_kind, n_ops, finer, weights, found.get(WORK_COLUMNS[-1], 0.0))
+    return Work(sum(by_kind), by_kind, n_ops, finer, weights, *(found.get(column, 0.0) for column in WORK_COLUMNS[-2:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class FittedProcessor:
         op_s: seconds of a call.
         weight_s: seconds of an element of weights that a call reads.
         update_s: seconds of an element that an optimiser's step reads or writes.
+        padded_s: seconds of a MAC of channels that fill up a vector.
         finer_s: further seconds of each of `FINER`, such as those of a MAC of a 1x1 convolution beyond another's.
     """
 
@@ -79,6 +81,7 @@ class FittedProcessor:
     finer_s: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     weight_s: float = 0.0
     update_s: float = 0.0
+    padded_s: float = 0.0
 
     def seconds(self, work: Work) -> float:
         """Sum the seconds of all MACs, of all calls and of what is moved."""
@@ -94,6 +97,7 @@ class FittedProcessor:
             + (pointwise * pointwise_s + grouped * grouped_s + moved * moved_s + backward * backward_s)
             + work.weights * self.weight_s
             + work.updated * self.update_s
+            + work.padded * self.padded_s
         )
 
 
@@ -130,7 +134,7 @@ def read_cost(profile: str | Path | None, key: str = KEY) -> Cost:
     With a profile (profiles/README.md) work takes
 
         seconds = (sum_k macs_k / efficiency_k + moved * moved_macs + weights * weight_macs + updated * update_macs
-                   + n_ops * overhead_macs) / macs_per_s,
+                   + padded * padded_macs + n_ops * overhead_macs) / macs_per_s,
 
     scaled so that one sample of the profile's reference network costs its MACs. A device whose MAC/s were measured with
     that network therefore takes for it the time that was measured. A backward pass counts as two forward passes, but
@@ -155,8 +159,9 @@ def read_cost(profile: str | Path | None, key: str = KEY) -> Cost:
     costs = np.concatenate([*(1 / table.numbers(column) for column in efficiencies), table.numbers("overhead_macs")])
     finer = {column: float(table.numbers(column)[0]) for column in given}
     finer_costs, finer_work = _finer(finer, float(costs[0]))
-    weight = finer.get("weight_macs", 0.0)
-    scale = reference_macs / (costs @ work + finer_costs @ finer_work + weight * finer.get("reference_weights", 0.0))
+    weight, padded = finer.get("weight_macs", 0.0), finer.get("padded_macs", 0.0)
+    others = weight * finer.get("reference_weights", 0.0) + padded * finer.get("reference_padded", 0.0)
+    scale = reference_macs / (costs @ work + finer_costs @ finer_work + others)
     costs *= scale
     finer_costs *= scale
 
@@ -172,6 +177,7 @@ def read_cost(profile: str | Path | None, key: str = KEY) -> Cost:
             finer_s=(pointwise, grouped, moved, backward),
             weight_s=scale * weight / macs_per_s,
             update_s=scale * finer.get("update_macs", 0.0) / macs_per_s,
+            padded_s=scale * padded / macs_per_s,
         )
 
     return Cost(str(profile), reference_macs, processor)

@@ -53,6 +53,14 @@ def find(kind: str, profile: str | Path, key: str) -> Path:
     raise ScenarioError("no file and no shipped profile of this name", key=key, found=str(profile), allowed=names)
 
 
+def said(kind: str, profile: str, what: str) -> str:
+    """Return what a shipped profile's notes say after `what`; empty if they do not, and of a profile of one's own."""
+    if profile not in available(kind):
+        return ""
+    lines = find(kind, profile, kind).read_text(encoding="utf-8").splitlines()
+    return next((line.removeprefix(f"# {what}: ") for line in lines if line.startswith(f"# {what}: ")), "")
+
+
 def _folder(kind: str) -> Path:
     package = Path(__file__).parents[1]
     in_wheel = package / "profiles"

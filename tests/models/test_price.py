@@ -90,6 +90,10 @@ def test_a_layer_that_gives_several_tensors_is_named():
         (nn.Conv2d(4, 8, 1), "pointwise", 100 * 8 * 4),
         (nn.Conv2d(4, 8, 3, groups=2, padding=1), "grouped", 100 * 8 * 2 * 9),
         (nn.Conv2d(4, 8, 1, groups=2), "grouped", 100 * 8 * 2),
+        (nn.Conv2d(4, 24, 3, padding=1), "padded", 100 * 9 * (16 * 32 - 4 * 24)),
+        (nn.Conv2d(4, 8, 1, groups=2), "padded", 100 * 2 * (16 * 16 - 2 * 4)),
+        (nn.ConvTranspose2d(4, 32, 1), "padded", 100 * (16 * 32 - 4 * 32)),
+        (nn.Conv2d(4, 4, 3, groups=4, padding=1), "padded", 0),
         (nn.Conv2d(4, 8, 3, padding=1), "moved", 100 * (4 + 8)),
         (nn.Sequential(nn.Conv2d(4, 8, 1), nn.BatchNorm2d(8), nn.ReLU6()), "moved", 100 * (4 + 8)),  # folded
         (nn.Sequential(nn.Conv2d(4, 8, 1), nn.Hardswish()), "moved", 100 * (4 + 8 + 8 + 8)),
@@ -97,7 +101,7 @@ def test_a_layer_that_gives_several_tensors_is_named():
 )
 def test_what_is_counted_apart_by_hand(module, kind, by_hand):
     layer, _ = price_of(module, torch.zeros(1, 4, 10, 10))
-    assert {name: getattr(layer, name) for name in ("pointwise", "grouped", "moved")}[kind] == by_hand
+    assert {name: getattr(layer, name) for name in ("pointwise", "grouped", "moved", "padded")}[kind] == by_hand
 
 
 class Last(nn.Module):

@@ -338,8 +338,11 @@ def _own_profile(cost: str, own: FittedCosts, source: str) -> str:
         "reference_pointwise_macs": pointwise_macs, "reference_grouped_macs": grouped_macs,
         "reference_moved": moved, "reference_weights": reference.weights, "reference_ops": reference.n_ops,
     }  # fmt: skip
-    if update := compute.seconds(Work.of(0)._replace(updated=1)):
+    nothing = Work.of(0)
+    if update := compute.seconds(nothing._replace(updated=1)):
         row["update_macs"] = update
+    if padded := compute.seconds(nothing._replace(padded=1)):
+        row |= {"padded_macs": padded, "reference_padded": reference.padded}
     header = (
         "# what: cost of a MAC by kind of layer, of elements moved and of weights read, and of a call\n"
         f"# source: {source}\n"
@@ -351,7 +354,7 @@ def _own_profile(cost: str, own: FittedCosts, source: str) -> str:
 
 def _has_work(table: ProfileTable, row: int) -> bool:
     """Return True if the row has the columns of `sfl-sim devices measure`, which say what it computes."""
-    return all(column in table.columns and table.columns[column][row] for column in WORK_COLUMNS[:-1])
+    return all(column in table.columns and table.columns[column][row] for column in WORK_COLUMNS[:-2])
 
 
 def _work_of_row(table: ProfileTable, row: int) -> Work:

@@ -19,6 +19,7 @@ from sfl_sim.report.frames import distinct, label_names
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.panel import Cell, Declared, Drawing, Panel, Table
 from sfl_sim.store.schema import tables
+from sfl_sim.system.profiles import said
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +93,9 @@ def cost_model(frames: Frames) -> str:
     low, high = f"{factors.min():.3g}", f"{factors.max():.3g}"
     times = low if low == high else f"{low} to {high}"
     slower = "" if times == "1" else f" Training takes {times} times as long as the devices' rates say."
-    return f"A step's time follows from {' or '.join(follows)}.{slower}"
+    judged = [said("costs", cost, "judged") for cost in frames.clients["cost"].dropna().unique()]
+    wrong = "".join(f" {text}." for text in judged if text)
+    return f"A step's time follows from {' or '.join(follows)}.{slower}{wrong}"
 
 
 def shared_radio(frames: Frames) -> str:
