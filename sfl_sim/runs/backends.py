@@ -31,7 +31,7 @@ import torch
 
 from sfl_sim.build.code_version import code_version
 from sfl_sim.errors import ScenarioError
-from sfl_sim.runs.interrupts import SIGNALS, shielded
+from sfl_sim.runs.interrupts import SIGNALS, end_with_parent, shielded, uninterrupted
 from sfl_sim.runs.news import Failed, News, Notify, brief
 from sfl_sim.runs.trial import Settings, attempt, failure_of
 from sfl_sim.scenario.load import Variant
@@ -167,8 +167,9 @@ def _side_by_side(
             for worker in workers:
                 begin(worker)
             while running:
-                done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
-                with _answering():
+                # an interrupt within `wait` would leave a future locked, and its thread's end be waited for for ever
+                with _answering(), uninterrupted():
+                    done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
                     told = [news.get() for _ in range(news.qsize())]
                 for item in told:
                     notify(pickle.loads(item))
@@ -247,17 +248,6 @@ def _begin_worker() -> None:
         if signal.sigpending() & {*SIGNALS}:
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-
-
-def end_with_parent() -> None:
-    """Let this process end as soon as its parent has ended."""
-    threading.Thread(target=_wait_and_end, daemon=True).start()
-
-
-def _wait_and_end() -> None:
-    if parent := multiprocessing.parent_process():
-        parent.join()
-        os._exit(1)
 
 
 def find_ray() -> ModuleType:

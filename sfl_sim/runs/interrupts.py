@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -79,3 +81,18 @@ def _handled(change: Callable[[Any], Any]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def end_with_parent() -> None:
+    """Let this process end as soon as its parent has ended.
+
+    It lies here because the process that holds the news of others imports this module alone, and not torch: an
+    interrupt waits until that process has begun.
+    """
+    threading.Thread(target=_wait_and_end, daemon=True).start()
+
+
+def _wait_and_end() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)

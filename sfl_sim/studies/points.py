@@ -6,7 +6,7 @@ import json
 import multiprocessing
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -20,8 +20,8 @@ from sfl_sim.engine.round_tables import device_groups
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.breakdown import by_client, traffic
 from sfl_sim.models.network import Network
-from sfl_sim.runs.backends import KILLED, end_with_parent, given_to_processes
-from sfl_sim.runs.interrupts import shielded
+from sfl_sim.runs.backends import KILLED, POLL_S, given_to_processes
+from sfl_sim.runs.interrupts import end_with_parent, shielded, uninterrupted
 from sfl_sim.scenario.concerns import NOT_LEARNED, values_except
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Study, Variant, changed, extended, training
@@ -240,9 +240,12 @@ def evaluate(points: Sequence[Point], jobs: int = 1) -> Iterator[Answer]:
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), end_with_parent) as pool:
         try:
             with shielded():  # the processes get no signals: we end them
-                futures = [pool.submit(_walk_apart, group, given) for group in groups.values()]
-            for future in as_completed(futures):
-                yield from future.result()
+                running = {pool.submit(_walk_apart, group, given) for group in groups.values()}
+            while running:
+                with uninterrupted():  # or else a future might stay locked
+                    done, running = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield from future.result()
         except BaseException as error:
             for process in [*pool._processes.values()]:  # of points under way nothing is kept
                 process.kill()

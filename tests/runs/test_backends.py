@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
+from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.context import SpawnProcess
@@ -249,6 +251,39 @@ def test_an_interrupt_while_a_process_begins_leaves_none_behind(tmp_path, monkey
     assert len(begun) == nth
     assert not helpers()
     assert capfd.readouterr().err == ""
+
+
+def within_the_lock_of_a_future(running):
+    for future in running:
+        future._condition.acquire()
+    os.kill(os.getpid(), signal.SIGINT)
+    for future in running:
+        future._condition.release()
+
+
+def while_something_is_freed(running):
+    weakref.finalize(type("Something", (), {})(), os.kill, os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("press", [within_the_lock_of_a_future, while_something_is_freed])
+def test_ctrl_c_is_neither_lost_nor_waited_for_for_ever(tmp_path, monkeypatch, press):
+    """Before, the first one left the future locked, and its process's thread never ended; Python drops the second."""
+
+    def waiting(running, **settings):
+        done, others = wait(running, **settings)
+        if others and (tmp_path / "run.partial" / "trials" / "0000" / "ops.parquet").exists():
+            press(others)
+        return done, others
+
+    monkeypatch.setattr("sfl_sim.runs.backends.wait", waiting)
+    monkeypatch.setattr(sys, "unraisablehook", lambda problem: None)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        folder, _ = run(study(grid={"train.rounds": [10**4]}), tmp_path / "run", replace(TIMING, jobs=2))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert read_manifest(folder)["status"] == "interrupted"
+    assert not helpers()
 
 
 def test_where_the_holder_of_news_is_killed_that_is_said_in_a_sentence(tmp_path):

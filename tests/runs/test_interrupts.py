@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import weakref
 
@@ -58,3 +59,9 @@ def test_ctrl_c_that_python_drops_while_a_tensor_is_freed_counts_after_the_next_
             pass
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_the_process_that_holds_the_news_begins_without_torch():
+    """Ctrl-C waits for that process: with torch it took 40 s on a busy machine."""
+    program = "import sys; from sfl_sim.runs.interrupts import end_with_parent; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
