@@ -136,3 +136,13 @@ def test_networks_of_other_libraries_are_counted_once_and_the_refused_ones_named
     families = re.findall(r"^\| \w+ \| \w[\w ]* \| (\d+) \|", table, re.MULTILINE)
     assert sum(map(int, families)) == len(rows)
     assert all(f"| {row['network']} |" in table for row in rows if row["outcome"] == "refused")
+
+
+def test_the_page_on_orders_names_all_methods_that_follow_one():
+    def follows(kind):
+        options = {"server": "shared"} if "server" in kind.Options.model_fields else {}
+        return kind.has("follows_order", kind.Options(**options))
+
+    page = (from_code.DOCS / "methods" / "orders.md").read_text(encoding="utf-8")
+    sentence = re.search(r"These methods follow it: (.*?)\. ", page, re.DOTALL)[1].replace("`server: shared`", "")
+    assert sorted(re.findall(r"`(\w+)`", sentence)) == sorted(name for name, kind in METHODS.items() if follows(kind))
