@@ -118,7 +118,7 @@ def _network(
         raise ScenarioError(f"the last layer of {name} {problem}", key="model.factory")
     wanted = (*input_shape, n_labels) if every_token else (n_labels, *pixels)
     if out_shape != wanted and not (is_language and out_shape[:-1] == wanted[:-1]):
-        problem = "a score for each label"
+        problem = "a score for each label, or, where targets are floating numbers, a number for each column of them"
         if every_token:
             problem = "a score of each next token at every position, for data.targets all, for each label"
         elif pixels:
