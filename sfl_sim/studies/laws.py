@@ -23,6 +23,7 @@ from sfl_sim.build.method import dealt
 from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.data.partition import cyclic_clients, label_order
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.pooled import Pooled
 from sfl_sim.metrics.queue import held_idle, queue_length
 from sfl_sim.ops import Expect, State
@@ -129,16 +130,17 @@ class StoredTrial:
     @cached_property
     def clock(self) -> EventClock:
         """A clock of the scenario that has run nothing, whose servers serve as those of the run did."""
-        return build_clock(self.scenario, self.fleet, Timing(), self._counts).events
+        return build_clock(self.scenario, self.fleet, Timing(), self.counts).events
 
     @cached_property
     def cyclic(self) -> list[int]:
         """Its clients in cyclic order."""
-        n_labels = self._counts.shape[1]
-        return cyclic_clients(self._counts, label_order(n_labels, stream(self.scenario.seed, "label order")))
+        n_labels = self.counts.shape[1]
+        return cyclic_clients(self.counts, label_order(n_labels, stream(self.scenario.seed, "label order")))
 
     @cached_property
-    def _counts(self) -> NDArray[np.int64]:
+    def counts(self) -> NDArray[np.int64]:
+        """How many samples (C, L) of each label each client holds."""
         return np.stack(self.clients["label_samples"].to_list())
 
     @cached_property
@@ -200,27 +202,30 @@ def _breach(table: str, rows: pd.DataFrame, broken: Any, why: str, **more: Any) 
 def _differ(a: Any, b: Any, tolerance: Any = 0.0) -> Marks:
     """Mark the numbers that are not the same; those that are unknown on either side are not compared."""
     a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
-    return np.asarray(np.abs(a - b) > SAME * np.maximum(np.abs(a), np.abs(b)) + tolerance)
+    far = np.abs(a - b) > SAME * np.maximum(np.abs(a), np.abs(b)) + tolerance
+    return np.asarray(far | (np.isinf(a) != np.isinf(b)))
 
 
 def time_never_runs_back(trial: StoredTrial) -> Finding:
     """Time never runs back: an operation is requested, begins and ends in its round; rounds follow one another."""
     ops, rounds, within_s = trial.ops, trial.rounds, trial.tolerance_s
+    wrong = rounds["round"] != np.arange(1, len(rounds) + 1)
+    if breach := _breach("rounds", rounds, wrong, "rounds are not 1, 2, 3, ..."):
+        return breach
     ends_s = rounds.set_index("round")["ended_s"]
     before_s = ends_s.shift(fill_value=0.0)
     last_s, first_s = (ops["round"].map(limits).to_numpy(dtype=float) for limits in (ends_s, before_s))
     simulated_s = float(trial.summary["simulated_s"])
     return (
-        _breach("rounds", rounds, rounds["round"] != np.arange(1, len(rounds) + 1), "rounds are not 1, 2, 3, ...")
-        or _breach("rounds", rounds, rounds["ended_s"] < rounds["started_s"] - within_s,
+        _breach("rounds", rounds, ~(rounds["ended_s"] >= rounds["started_s"] - within_s),
                    "ended_s {ended_s:.9g} is before started_s {started_s:.9g}")
-        or _breach("rounds", rounds, rounds["started_s"].to_numpy() < before_s.to_numpy() - within_s,
+        or _breach("rounds", rounds, ~(rounds["started_s"].to_numpy() >= before_s.to_numpy() - within_s),
                    "started_s {started_s:.9g} is before the end of the round before, {s:.9g}", s=before_s)
         or _breach("rounds", rounds.tail(1), _differ(rounds["ended_s"].tail(1), [simulated_s], within_s),
                    "ended_s {ended_s:.9g} is not simulated_s {s:.9g} of summary.json", s=[simulated_s])
-        or _breach("ops", ops, ops["started_s"] < ops["requested_s"] - within_s,
+        or _breach("ops", ops, ~(ops["started_s"] >= ops["requested_s"] - within_s),
                    "started_s {started_s:.9g} is before requested_s {requested_s:.9g}")
-        or _breach("ops", ops, ops["ended_s"] < ops["started_s"] - within_s,
+        or _breach("ops", ops, ~(ops["ended_s"] >= ops["started_s"] - within_s),
                    "ended_s {ended_s:.9g} is before started_s {started_s:.9g}")
         or _breach("ops", ops, ~(ops["ended_s"].to_numpy() <= last_s + within_s),
                    "ended_s {ended_s:.9g} is after the end of its round, {s:.9g}", s=last_s)
@@ -238,10 +243,10 @@ def cause_before_effect(trial: StoredTrial) -> Finding:
     causes_s = np.unique(np.concatenate([np.asarray(of_table, dtype=float) for of_table in known_s]))
     causes_s = np.r_[-inf, causes_s[np.isfinite(causes_s)], inf]
     requested_s = ops["requested_s"].to_numpy(dtype=float)
-    after = np.searchsorted(causes_s, requested_s)
+    after = np.searchsorted(causes_s, requested_s).clip(1, len(causes_s) - 1)  # of no number, the last
     apart_s = np.minimum(causes_s[after] - requested_s, requested_s - causes_s[after - 1])
     why = "requested_s {requested_s:.9g} is an instant at which nothing ended"
-    if breach := _breach("ops", ops, (apart_s > within_s) & (not (is_patient or trial.is_measured)), why):
+    if breach := _breach("ops", ops, ~(apart_s <= within_s) & (not (is_patient or trial.is_measured)), why):
         return breach
     if trial.goes_on:
         return Untold("mini-batches of asynchronous methods may have the same numbers")
@@ -605,6 +610,10 @@ def _edges_carry(trial: StoredTrial, rows: pd.DataFrame) -> Finding:
 def samples_are_trained(trial: StoredTrial) -> Finding:
     """Samples are trained: in every round each participant computes on all that it was dealt, less what was lost."""
     scenario, clients = trial.scenario, trial.clients
+    held, n_by_label = trial.tables["clients"], trial.counts.sum(axis=1)
+    why = "samples {samples} are not the {n} of label_samples"
+    if breach := _breach("clients", held, held["samples"] != n_by_label, why, n=n_by_label):
+        return breach
     kind = find_method(scenario.method.name)
     if trial.goes_on:
         return Untold("local training goes on from one round into the next")
@@ -666,16 +675,17 @@ def energy_is_power_times_time(trial: StoredTrial) -> Finding:
         return np.asarray(watts * seconds + per_bit * np.where(seconds > 0, BITS_PER_BYTE * ops["bytes"].to_numpy(), 0))
 
     joule, most_w = joule_of(present_s), max(map(max, (power.compute_w, power.uplink_w, power.downlink_w)))
-    wrong = _differ(ops["joule"], joule, most_w * trial.tolerance_s)
+    taken = ops["joule"].fillna(inf)
+    wrong = _differ(taken, joule, most_w * trial.tolerance_s)
     aside = ops["round"].isin([1, trial.rounds["round"].max()]).to_numpy()  # in setup and finish all are present
-    wrong &= ~(aside & ~_differ(ops["joule"], joule_of(lasts_s), most_w * trial.tolerance_s))
+    wrong &= ~(aside & ~_differ(taken, joule_of(lasts_s), most_w * trial.tolerance_s))
     if breach := _breach("ops", ops, wrong, "joule {joule:.9g} where power times time is {s:.9g}", s=joule):
         return breach
     by_client = clients["client"].map(ops.groupby("client")["joule"].sum()).fillna(0).to_numpy(dtype=float)
     idle_joule = np.asarray(power.idle_w) * float(trial.rounds["ended_s"].max())
     stored = clients["joule"].to_numpy(dtype=float)
     most = np.where(trial.goes_on, inf, by_client + idle_joule)  # what is under way at the end is not stored
-    wrong = (stored < by_client * (1 - SAME) - SAME) | (stored > most * (1 + SAME) + SAME)
+    wrong = ~((stored >= by_client * (1 - SAME) - SAME) & (stored <= most * (1 + SAME) + SAME))
     why = "joule {joule:.9g} where its operations take {s:.9g} and waiting {i:.9g} at most"
     if breach := _breach("clients", trial.tables["clients"], wrong, why, s=by_client, i=idle_joule):
         return breach
@@ -752,7 +762,8 @@ READ = ("ops", "rounds", "clients", "participants", "presence", "dropouts", "ser
 def trials_of(folder: Path) -> list[StoredTrial]:
     """Return what a run has stored of each variant and seed that has finished a round.
 
-    Raises ScenarioError for a folder that is no run, or a scenario that this version cannot read.
+    Raises ScenarioError for a folder that is no run, a scenario that this version cannot read, or rows of a client that
+    there is not.
     """
     run = load(folder)
     variants = parse(run.scenario).variants
@@ -764,12 +775,27 @@ def trials_of(folder: Path) -> list[StoredTrial]:
 
     return [
         StoredTrial(
-            folder, {table: of_trial(rows, *trial) for table, rows in tables.items()}, {**summary, "row": row},
-            scenarios[trial],
+            folder, _of_its_clients({table: of_trial(rows, *trial) for table, rows in tables.items()}),
+            {**summary, "row": row}, scenarios[trial],
         )
         for row, summary in enumerate(run.about["variants"])
         if (trial := (summary["name"], summary["seed"])) in scenarios
     ]  # fmt: skip
+
+
+def _of_its_clients(tables: Mapping[str, pd.DataFrame]) -> Mapping[str, pd.DataFrame]:
+    """Give the tables back. Raises ScenarioError unless the clients are 0, 1, 2, ..., and all rows are theirs."""
+    clients = tables["clients"]
+    n = len(clients)
+    for name, rows in tables.items():
+        if "client" not in rows:
+            continue
+        wrong = rows["client"] != np.arange(n) if name == "clients" else ~rows["client"].between(-1, n - 1)
+        if wrong.any():
+            row = rows[wrong].iloc[0]
+            problem = f"row {row.name} is of a client that there is not, or that has another row"
+            raise ScenarioError(problem, key="client", found=int(row["client"]), file=TABLES[name].file)
+    return tables
 
 
 def held_against(

@@ -1,11 +1,15 @@
 """Every kind of run keeps the laws of docs/laws.md, and a row that is changed by hand breaks those that it should."""
 
+import shutil
 from dataclasses import replace
+from math import inf, nan
 
 import numpy as np
+import pandas as pd
 import pytest
 from small_study import TIMING, run
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
 from sfl_sim.studies.laws import LAWS, Breach, Untold, held_against, trials_of
@@ -224,6 +228,12 @@ CHANGES = {
     "an operation takes more energy": ("main job", changed("ops", BACKWARD, joule=plus("joule", 1)), {11}),
     "a client takes more energy": ("main job", changed("clients", row(1), joule=plus("joule", 1e3)), {11}),
     "a round takes more energy": ("main job", changed("rounds", row(1), client_joule=plus("client_joule", 1)), {11}),
+    "an instant is no number": ("main job", changed("ops", UP, requested_s=nan), {1, 2, 12}),
+    "a round is there twice": ("main job", changed("rounds", row(1), round=plus("round", 1)), {1}),
+    "a client has fewer samples than none": ("main job", changed("clients", row(1), samples=-7), {9}),
+    "a part never ends": ("main job", changed("rounds", row(1), device_s=inf), {10}),
+    "the energy of an operation is no number": ("main job", changed("ops", BACKWARD, joule=nan), {11}),
+    "the energy of a client is no number": ("main job", changed("clients", row(1), joule=nan), {11}),
     "an operation has other work": ("main job", changed("ops", BACKWARD, macs=times("macs", 2)), {12}),
 }  # fmt: skip
 
@@ -245,3 +255,13 @@ def test_a_breach_names_the_row_of_the_file(folders):
     (trial,) = trials_of(folders["main job"])
     breach = LAWS[-1].check(changed("ops", FORWARD, macs=0.0)(trial))
     assert (breach.file, breach.row) == ("ops.parquet", FORWARD(trial)[0])
+
+
+@pytest.mark.parametrize(("table", "client"), [("ops", -7), ("participants", 99), ("clients", 0)])
+def test_a_row_of_a_client_that_there_is_not_is_told_with_its_file(folders, table, client, tmp_path):
+    folder = shutil.copytree(folders["main job"], tmp_path / "run")
+    rows = pd.read_parquet(folder / f"{table}.parquet")
+    rows.loc[1, "client"] = client
+    rows.to_parquet(folder / f"{table}.parquet")
+    with pytest.raises(ScenarioError, match=rf"{table}\.parquet.*row 1 .*found {client}"):
+        trials_of(folder)
