@@ -103,7 +103,7 @@ def _of_clients(experiment: Experiment) -> Iterator[ScenarioError]:
     if logs is not None and logs < n_clients:
         problem = f"has logs of {logs} clients for {n_clients}: they are drawn again, each time a day later"
         yield ScenarioError(problem, key=LOGS)
-    held = experiment.counts.sum() / len(experiment.dataset.y_train)
+    held = (experiment.counts.sum() + len(experiment.setup.validation)) / len(experiment.dataset.y_train)
     if held < LEAST_HELD:
         yield ScenarioError(f"{1 - held:.0%} of the training samples belong to no client", key="data.partition")
     if len(unheld := np.flatnonzero(experiment.counts.sum(axis=0) == 0)):

@@ -269,14 +269,16 @@ def test_a_model_s_folder_that_does_not_exist_is_named_whatever_the_data_are(tmp
 
 
 def test_labels_that_no_client_holds_are_told(tmp_path):
-    def warned(n_shards):
+    def warned(n_shards, **more):
         told = []
-        data = SCENARIO["data"] | {"partition": {"kind": "label_shards", "n_shards": n_shards}}
+        data = SCENARIO["data"] | {"partition": {"kind": "label_shards", "n_shards": n_shards}} | more
         scenario = SCENARIO | {"data": data, "train": {"rounds": 1, "batch_size": 1}}
-        run_study(parse(scenario), tmp_path / str(n_shards), Settings(timing_only=True), told.append)
+        out = tmp_path / f"{n_shards} {len(more)}"
+        run_study(parse(scenario), out, Settings(timing_only=True), told.append)
         return [news.problem for news in told if isinstance(news, Warned)]
 
     assert warned(6) == []
+    assert warned(6, validation={"share": 0.2}) == []
     of_samples, of_labels = warned(40)
     assert of_samples.endswith("of the training samples belong to no client")
     assert of_labels.startswith("data.partition: no client holds a sample of ")
