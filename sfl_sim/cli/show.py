@@ -17,6 +17,7 @@ from rich.table import Table
 from sfl_sim.console import Device, Runs, SetOption, Terminal, read_study, say, writable
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.installed import is_of_library
+from sfl_sim.report import PAGES
 
 if TYPE_CHECKING:
     from sfl_sim.scenario.load import Study
@@ -114,6 +115,8 @@ def report(
 
 def _holds_runs(folder: Path) -> bool:
     """Return True for a folder that is no run and has runs in it."""
+    if not folder.is_dir():
+        return False
     from sfl_sim.report.stored_runs import stored_runs
 
     return not (folder / "manifest.json").exists() and bool(stored_runs(folder))
@@ -140,8 +143,6 @@ def _write_report(runs: list[Path], page: Path, export: Path | None, formats: li
 
 def _stored_page(run: Path) -> Path:
     """Return the page in the folder of a run, a serving or a what-if, or in that of this name in reports/."""
-    from sfl_sim.report.stored_runs import PAGES
-
     pages = [folder / page for folder in (run, Path("reports") / run) for page in PAGES]
     page = next((page for page in pages if page.is_file()), None)
     if page is None:

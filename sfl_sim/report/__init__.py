@@ -44,3 +44,6 @@ each variant's round: `ops`, `training`, `duration_s`, with times from the round
 function in `sfl_sim/metrics/`, with a test of its own; a panel only draws. To look at a page as on a phone, put it in
 an `<iframe width="390">`: windows of a headless browser are never as narrow.
 '''
+
+PAGES = ("report.html", "serving.html", "whatif.html")
+"""Pages of a run, a serving and a what-if."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 MAX_NAMED, MAX_LETTERS = 3, 30
 """Number of differences that are named, and of letters of a value."""
-PAGES = ("report.html", "serving.html", "whatif.html")
-"""Pages of a run, a serving and a what-if."""
 COMPUTED = "timing_only", "device", "threads"
 """Keys of the manifest in which runs of a scenario differ that have different folders."""
 STATES = {"complete": "finished", "running": "not finished"}

@@ -33,7 +33,8 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
     assert [v["name"] for v in variants] == ["splitfed_v1", "splitfed_v2, fcfs", "splitfed_v2, cyclic"]
     assert set(variants[0]) == {
         "name", "method", "method_options", "seed", "rounds", "simulated_s", "accuracy", "client_accuracy",
-        "performance_gap", "accuracy_spread", "backward_transfer", "best_accuracy", "reference", "hybrid_accuracy",
+        "performance_gap", "accuracy_spread", "worst_clients", "calibration_error",
+        "backward_transfer", "best_accuracy", "reference", "hybrid_accuracy",
         "device_accuracy", "server_accuracy", "offload_probability", "rho",
         "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down",
         "joule", "timeline_digest", "weights_digest", "breakdown_s", "executor", "threads", "key",

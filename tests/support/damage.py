@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
+from sfl_sim.build.setup import forget
 from sfl_sim.cli import main
 from sfl_sim.methods import METHODS
 from sfl_sim.scenario import yaml_text
@@ -308,6 +309,7 @@ class Hangs(BaseException):
 def told(*arguments: Any) -> str | None:
     """Call the command in this process; the one line in which bad input was refused, or None if it was fine."""
     code, err = 0, io.StringIO()
+    forget()  # a process of its own would know nothing of earlier files
     with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()), _bounded():
         try:
             main([str(argument) for argument in arguments])

@@ -84,6 +84,7 @@ def only_readers_read(monkeypatch):
     ones_for_readers("__bool__", lambda x: True)
     monkeypatch.setattr(torch, "bincount", lambda x, weights=None, minlength=0: x.new_zeros(minlength))
     monkeypatch.setattr(Dataset, "largest_token", 19)
+    monkeypatch.setattr(Dataset, "is_marked", False)
     monkeypatch.setattr(network, "_runs_channels_last", lambda sample, module: True)  # it was asked of the host
     monkeypatch.setattr(optimisers, "sgd", lambda *a, sgd=optimisers.sgd, **o: sgd(*a, **o | {"fused": False}))
     for name in ("adam", "adamw"):  # which read the number of their step where they are not fused

@@ -13,10 +13,11 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from sfl_sim.metrics.scores import SCORES
+from sfl_sim.report import PAGES
 from sfl_sim.report.display import duration, percent, plural
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.panel import Cell, Table
-from sfl_sim.report.stored_runs import PAGES, stored_runs
+from sfl_sim.report.stored_runs import stored_runs
 from sfl_sim.store.files import read_json
 from sfl_sim.store.trial import SUMMARY
 
