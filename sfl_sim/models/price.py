@@ -59,6 +59,7 @@ class Layer:
         out_shape: shape of its output, without the batch dimension.
         unpriced: names of operations in it whose products are not known; they count as moved elements alone.
         is_complex: True if its output is of complex numbers.
+        looked_up: elements of its tables of embeddings, of which a call reads some rows, counted in `moved`.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Layer:
     spared_as_first: Work = NO_WORK
     unpriced: tuple[str, ...] = ()
     is_complex: bool = False
+    looked_up: int = 0
 
     @property
     def twice(self) -> Work:
@@ -87,8 +89,8 @@ class Layer:
 
     @property
     def weights(self) -> int:
-        """Elements of its weights, which a call reads and a step writes; all of them, of a table of embeddings too."""
-        return self.parameters + self.frozen
+        """Elements of its weights that a call reads."""
+        return self.parameters + self.frozen - self.looked_up
 
     @property
     def macs(self) -> int:
@@ -147,8 +149,19 @@ def price_of(module: nn.Module, x: Tensor, name: str = "") -> tuple[Layer, Tenso
         spared_as_first=counts.spared_work(counts.spared_as_first),
         unpriced=tuple(sorted(counts.unknown)),
         is_complex=out.is_complex(),
+        looked_up=_looked_up(module),
     )
     return layer if out.requires_grad else replace(layer, spared_as_first=layer.twice), out.detach()
+
+
+def _looked_up(module: nn.Module) -> int:
+    """Count the elements of tables of embeddings, but of those that a product reads, too."""
+    tables: set[Tensor] = set()
+    others: set[Tensor] = set()
+    for inner in module.modules():
+        is_table = isinstance(inner, nn.Embedding | nn.EmbeddingBag)
+        (tables if is_table else others).update(inner.parameters(recurse=False))
+    return sum(table.numel() for table in tables - others)
 
 
 def state_buffers(module: nn.Module) -> dict[str, Tensor]:

@@ -216,6 +216,24 @@ def test_torch_counts_the_same_products(dims, transpose):
     assert price_of(layer, x)[0].macs == counter.get_total_flops() / 2 > 0
 
 
+class Tied(nn.Module):
+    """Scores of all words by the table in which they are looked up."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.score = nn.Embedding(100, 8), nn.Linear(8, 100, bias=False)
+        self.score.weight = self.words.weight
+
+    def forward(self, x):
+        return self.score(self.words(x))
+
+
+@pytest.mark.parametrize(("module", "read"), [(nn.Embedding(100, 8), 0), (Tied(), 800)])
+def test_a_call_reads_rows_of_a_table_of_embeddings_and_all_of_what_multiplies(module, read):
+    (layer,) = price(nn.Sequential(module), (5,))
+    assert (layer.parameters, layer.weights) == (800, read)
+
+
 def test_a_layer_may_tell_its_own_macs():
     class Sparse(nn.Module):
         """A product of which a device computes a tenth."""

@@ -233,6 +233,7 @@ def helpers():
 @pytest.mark.parametrize("nth", [1, 2, 3], ids=["the holder of news", "the first worker", "the second worker"])
 def test_an_interrupt_while_a_process_begins_leaves_none_behind(tmp_path, monkeypatch, capfd, nth, number):
     begins, begun, before = SpawnProcess.start, [], signal.getsignal(number)
+    earlier = helpers()  # an earlier test's helper may still be importing torch, and end after that
 
     def start(new):
         begins(new)
@@ -249,7 +250,7 @@ def test_an_interrupt_while_a_process_begins_leaves_none_behind(tmp_path, monkey
     finally:
         signal.signal(number, before)
     assert len(begun) == nth
-    assert not helpers()
+    assert set(helpers()) <= set(earlier)
     assert capfd.readouterr().err == ""
 
 
