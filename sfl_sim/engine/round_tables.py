@@ -96,10 +96,17 @@ def learned(evaluation: Evaluation, test_sets: Sequence[Ints], counts: Ints) -> 
         "client_accuracy": evaluation.client_accuracy(test_sets),
         "loss": evaluation.loss,
         "performance_gap": performance_gap(evaluation.by_label),
-        "worst_clients": scores.worst_decile(scores.by_client(evaluation.by_label, counts)),
+        **_of_clients(evaluation, counts),
         **_of_labels(evaluation),
         **({"perplexity": evaluation.perplexity} if evaluation.goal is Goal.TOKENS else {}),
     }
+
+
+def _of_clients(evaluation: Evaluation, counts: Ints) -> dict[str, float | None]:
+    """Score the worst clients by their labels; with a single label all clients have the same score."""
+    if counts.shape[1] == 1:
+        return {}
+    return {"worst_clients": scores.worst_decile(scores.by_client(evaluation.by_label, counts))}
 
 
 def _of_labels(evaluation: Evaluation) -> dict[str, float | None]:

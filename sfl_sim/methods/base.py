@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ConfigDict
+from pydantic import BaseModel, ConfigDict
 
 from sfl_sim.data.batches import ClientData
 from sfl_sim.errors import ScenarioError
@@ -22,7 +22,6 @@ from sfl_sim.methods.wire import Wire
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Node, ServerNode, Value, on, par, send
-from sfl_sim.scenario.fields import Described
 from sfl_sim.training.alternatives import Model
 from sfl_sim.training.deployed import Deployed
 from sfl_sim.training.optimisers import GradientRule, Optimiser, optimiser_of
@@ -171,13 +170,13 @@ def once_a_round(make: Callable[..., T]) -> Callable[..., T]:
     return kept
 
 
-class MethodOptions(Described):
+class MethodOptions(BaseModel):
     """A method's own keys in the scenario, below `method`; none unless the method has a subclass of it.
 
     The docstring under a field describes it in `sfl-sim list methods`, in the JSON Schema and in the docs.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
 class Method(ABC):

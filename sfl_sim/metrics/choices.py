@@ -60,7 +60,7 @@ def mean_within(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
     n = len(ranks)
     if n < LEAST_SEEDS:
         return np.clip(interval(ranks), 1, ranks.shape[1])
-    from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]  # scipy.stats takes half a second more
+    from scipy.special import ndtr, stdtrit  # scipy.stats takes half a second more
 
     tail = ndtr(-math.sqrt(n / (n - 1)) * stdtrit(n - 1, 0.975))
     counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS)

@@ -93,7 +93,7 @@ def labels_by_clusters(clusters: Ints, labels: Ints) -> float:
 
     Each cluster is given the label that makes most samples right, one to one.
     """
-    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
+    from scipy.optimize import linear_sum_assignment
 
     counts = np.zeros((clusters.max() + 1, labels.max() + 1))
     np.add.at(counts, (clusters, labels), 1)

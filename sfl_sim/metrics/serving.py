@@ -99,7 +99,7 @@ def confidence(values: ArrayLike, batches: int = BATCHES) -> float:
     series = np.asarray(values, dtype=float)
     if len(series) < 2 * batches:
         return math.nan
-    from scipy.special import stdtrit  # type: ignore[import-untyped]  # scipy takes a while to import
+    from scipy.special import stdtrit  # scipy takes a while to import
 
     spread = _batch_means(series, batches).std(ddof=1)
     return float(stdtrit(batches - 1, 0.975) * spread / math.sqrt(batches))

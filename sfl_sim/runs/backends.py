@@ -112,7 +112,7 @@ def crowd(batch_macs: float, settings: Settings) -> str | None:
 
 def cpu_count(*, only_physical_cores: bool = False) -> int:
     """Return the number of cores that this process may use."""
-    from joblib import cpu_count as count  # type: ignore[import-untyped]  # takes 0.1 s to import
+    from joblib import cpu_count as count  # takes 0.1 s to import
 
     return int(count(only_physical_cores=only_physical_cores))
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import itertools
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from decimal import Decimal
 from enum import Enum
 from functools import cache
@@ -218,63 +214,12 @@ def conditional(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any
                 yield f"{prefix}{name}", value, next(filter(None, reasons), "")
 
 
-class Described(BaseModel):
-    """A model of whose fields each is described by the text below it, also in the JSON Schema.
-
-    The texts are read when somebody asks. With pydantic's `use_attribute_docstrings` every start reads those of 100
-    classes, for a quarter of a second.
-    """
-
-    @classmethod
-    def descriptions(cls) -> dict[str, str]:
-        """Return the text below each field of this class, and of those from which it inherits."""
-        return {key: text for kind in reversed(cls.__mro__) for key, text in _texts(kind).items()}
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        found = handler(schema)
-        properties = handler.resolve_ref_schema(found).get("properties", {})
-        for key, text in cls.descriptions().items():
-            properties.get(key, {}).setdefault("description", text)
-        return found
-
-
-def _texts(kind: type) -> dict[str, str]:
-    """Return the texts below the fields of a class, none if its code cannot be read."""
-    body = _classes(kind.__module__).get(kind.__qualname__, []) if issubclass(kind, Described) else []
-    return {
-        field.target.id: inspect.cleandoc(text.value.value)
-        for field, text in itertools.pairwise(body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
-    }
-
-
-@cache
-def _classes(module: str) -> dict[str, list[ast.stmt]]:
-    """Return what is in the classes of a module, by their qualified names."""
-    found: dict[str, list[ast.stmt]] = {}
-
-    def look(node: ast.AST, prefix: str) -> None:
-        for inner in ast.iter_child_nodes(node):
-            match inner:
-                case ast.ClassDef(name, body=body):
-                    found[prefix + name] = body
-                    look(inner, f"{prefix}{name}.")
-                case ast.FunctionDef(name):
-                    look(inner, f"{prefix}{name}.<locals>.")
-                case _:
-                    look(inner, prefix)
-
-    with suppress(KeyError, OSError, TypeError, SyntaxError):
-        look(ast.parse(inspect.getsource(sys.modules[module])), "")
-    return found
-
-
-class Section(Described):
+class Section(BaseModel):
     """A mapping with known keys. Values are never converted, so that a wrong type is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     one_of: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """Groups of keys of which exactly one is given, as a whole; a group with a default yields to one that is given."""
@@ -361,7 +306,7 @@ class Bare(Section):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        section = handler.resolve_ref_schema(super().__get_pydantic_json_schema__(schema, handler))
+        section = handler.resolve_ref_schema(handler(schema))
         bare = [
             next(kind for kind in section["properties"][field]["anyOf"] if kind["type"] == json_type)
             for json_type, field in cls.bare.items()

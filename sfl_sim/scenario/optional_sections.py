@@ -58,8 +58,7 @@ class Coding(Section):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        section = super().__get_pydantic_json_schema__(schema, handler)
-        return {"anyOf": [{"type": "string"}, handler.resolve_ref_schema(section)]}
+        return {"anyOf": [{"type": "string"}, handler.resolve_ref_schema(handler(schema))]}
 
 
 class WireSection(Section):

@@ -6,8 +6,9 @@ import json
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 from sfl_sim.scenario import yaml_text
-from sfl_sim.scenario.fields import Described
 from sfl_sim.scenario.sections import MethodSection, Scenario
 from sfl_sim.scenario.serving import Poisson
 
@@ -90,15 +91,15 @@ def _add_options(schema: Schema, method: str, options: Schema) -> None:
         properties[key] = {"anyOf": [*others.get("anyOf", [others]), option]} if others else option
 
 
-def _lines(section: Described, indent: str) -> Iterator[str]:
+def _lines(section: BaseModel, indent: str) -> Iterator[str]:
     """Generate the lines of a section's keys, each after its description."""
-    descriptions = type(section).descriptions()
-    for key, value in section:
+    for key, field in type(section).model_fields.items():
+        value = getattr(section, key)
         if not indent:
             yield ""
-        about = " ".join(descriptions.get(key, "").split())
+        about = " ".join((field.description or "").split())
         yield from textwrap.wrap(about, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
-        if isinstance(value, Described):
+        if isinstance(value, BaseModel):
             yield f"{indent}{key}:"
             yield from _lines(value, f"{indent}  ")
         elif value is None:

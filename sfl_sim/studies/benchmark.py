@@ -163,7 +163,7 @@ def settings_of(variant: Variant, rates: Ranges) -> Iterator[dict[str, Any]]:
     own. A method without a server that trains, or whose nodes have one rate, has no rate of the server; and one whose
     idea does nothing with an optimiser is not tried with it.
     """
-    from scipy.stats import qmc  # type: ignore[import-untyped]  # takes half a second to import
+    from scipy.stats import qmc  # takes half a second to import
 
     usable, has_server, method = [], True, None
     for name in rates:

@@ -76,7 +76,7 @@ def correlated(uniform: FloatArray, others: FloatArray, rank_correlation: float)
         others: uniform, too.
         rank_correlation: from -1 to 1. The normal scores have the correlation 2 sin(pi/6 rank_correlation).
     """
-    from scipy.special import ndtr, ndtri  # type: ignore[import-untyped]  # scipy takes a while to import
+    from scipy.special import ndtr, ndtri  # scipy takes a while to import
 
     of_scores = 2 * np.sin(np.pi / 6 * rank_correlation)
     found: FloatArray = ndtr(of_scores * ndtri(others) + np.sqrt(max(0.0, 1 - of_scores**2)) * ndtri(uniform))

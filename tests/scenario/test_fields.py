@@ -1,12 +1,10 @@
 """Texts that mean numbers, with the units in which people write them."""
 
 import pytest
-from pydantic import Field
 
 from sfl_sim.build.registry import find_codec, method_options
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.fedprox import FedProx
-from sfl_sim.scenario.fields import Described
 from sfl_sim.scenario.load import digest, parse
 from sfl_sim.scenario.optional_sections import Coding
 from sfl_sim.scenario.sections import ModelSection
@@ -88,20 +86,3 @@ def test_what_is_neither_a_number_nor_looks_like_a_path_is_refused_with_the_unit
 @pytest.mark.parametrize("path", ["rates.csv", "./rates", "../rates", "~/rates", "/tmp/rates", "data/rates", "1.csv"])
 def test_what_looks_like_a_path_is_one(path):
     assert network(uplink_bps=path).uplink_bps == path
-
-
-def test_the_text_below_a_field_describes_it_also_where_it_is_inherited():
-    class Speed(Described):
-        number: float = 1.0
-        """How fast
-        it is."""
-        quiet: bool = False
-
-    class Mine(Speed):
-        own: int = Field(1, description="What pydantic is told.")
-
-    assert Mine.descriptions() == {"number": "How fast\nit is."}
-    properties = Mine.model_json_schema()["properties"]
-    assert properties["number"]["description"] == "How fast\nit is."
-    assert properties["own"]["description"] == "What pydantic is told."
-    assert "description" not in properties["quiet"]

@@ -37,7 +37,7 @@ def test_every_key_is_described():
     assert len(described) == 15
     for section, fields in described.items():
         assert section.__doc__
-        assert [name for name in fields if not section.descriptions().get(name)] == []
+        assert [name for name, field in fields.items() if not field.description] == []
 
 
 def test_a_bare_value_stands_for_its_section():

@@ -22,7 +22,7 @@ def test_nobody_asks_unless_the_scenario_says_so_and_then_there_is_a_default_for
 
 def test_every_key_is_described():
     kinds = [thing for thing in vars(serving).values() if isinstance(thing, type) and issubclass(thing, BaseModel)]
-    undescribed = [key for s in kinds for key in s.model_fields if not s.descriptions().get(key)]
+    undescribed = [key for s in kinds for key, field in s.model_fields.items() if not field.description]
     assert len(kinds) >= 9
     assert undescribed == []
     assert all(section.__doc__ for section in kinds)

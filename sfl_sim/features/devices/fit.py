@@ -229,7 +229,7 @@ def _fit(rows: pd.DataFrame, terms: Sequence[str] | None) -> tuple[FittedCosts |
     """
     if terms is None:
         return None, _devices(rows, rows["macs"])
-    from scipy.optimize import least_squares  # type: ignore[import-untyped]  # takes a while to import
+    from scipy.optimize import least_squares  # takes a while to import
 
     amounts = rows[[*terms]].to_numpy(float) * [SIZES[term] for term in terms]
     compute, log_ms = rows["compute"].to_numpy(float), np.log(rows["measured_ms"].to_numpy(float))

@@ -9,10 +9,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ConfigDict
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor
-
-from sfl_sim.scenario.fields import Described
 
 Shape = tuple[int, ...]
 Code = tuple[Tensor, ...]
@@ -52,7 +50,7 @@ def of_bits(data: bytes, n: int, bits: int) -> NDArray[np.int64]:
     return one_by_one.astype(np.int64) @ (1 << np.arange(bits))
 
 
-class Codec(Described, ABC):
+class Codec(BaseModel, ABC):
     """A codec without state: its fields are its options, as a scenario writes them beside `kind`.
 
     The docstring under a field describes it in `sfl-sim list codecs` and in the docs.
@@ -92,7 +90,7 @@ class Codec(Described, ABC):
         5
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
     layerwise: ClassVar[bool] = False
     """Whether an update of a model is coded layer tensor by layer tensor, each as a message; else all as one sample."""
     samplewise: ClassVar[bool] = False
