@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
+import plotly.graph_objects as go
 from torch import Tensor, nn
 
 from sfl_sim.build.setup import forget
@@ -46,9 +47,6 @@ from sfl_sim.studies.points import attacked
 from sfl_sim.studies.reprice import Repricing
 from sfl_sim.studies.train import run_study
 from sfl_sim.training.process import own_process
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 RoundEnd = Callable[[Round, Experiment], object]
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn.functional import interpolate
 
 from sfl_sim.data.dataset import TEST_SHARE, Dataset, measured, numbered, split_off_test, with_targets
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
 
 PIECE_BYTES = 32 << 20
 """Size of the pieces in which floating noise is drawn, since it takes eight times as much memory as the pixels."""

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.goals import NO_LABEL, Goal
 from sfl_sim.rng import stream
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch import Tensor
 
 MAX_BYTE = 255
 """Largest token that takes a byte in memory; sequences with larger ones take four bytes a token."""

@@ -6,21 +6,18 @@ import hashlib
 import os
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from filelock import FileLock
 
 from sfl_sim.errors import ScenarioError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 TIMEOUT_S = 30
 """Longest silence of a server."""

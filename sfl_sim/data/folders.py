@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from sfl_sim.data.cache import cached, walk
 from sfl_sim.data.dataset import Dataset, measured, split_off_test
 from sfl_sim.data.download import Remote, data_root, fetch_folder, own_path
 from sfl_sim.data.transforms import channels_first
 from sfl_sim.errors import ScenarioError, unreadable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Endings of names of files that are images, in any case."""

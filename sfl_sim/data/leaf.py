@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import string
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,6 @@ from sfl_sim.data.cache import cached
 from sfl_sim.data.dataset import XY, Dataset, drawn, joined, measured
 from sfl_sim.data.download import absent, data_root
 from sfl_sim.errors import ScenarioError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LABELS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 FACE = 84

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import wave
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from sfl_sim.data.cache import cached
 from sfl_sim.data.dataset import Dataset, measured
 from sfl_sim.data.download import Remote, data_root, fetch_folder
 from sfl_sim.errors import ScenarioError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from torch import Tensor
 
 SAMPLE_RATE_HZ = 16_000
 CLIP_SAMPLES = 16_000

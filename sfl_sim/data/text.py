@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,6 @@ from sfl_sim.data.download import data_root, own_path
 from sfl_sim.data.leaf import read_leaf
 from sfl_sim.errors import IS_POINTER, POINTER, ScenarioError
 from sfl_sim.rng import stream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 LENGTH = 80
 """Characters of a sequence, whose next character is the label."""

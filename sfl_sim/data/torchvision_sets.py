@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,11 +16,7 @@ from sfl_sim.data.dataset import Dataset
 from sfl_sim.data.download import Remote, data_root, fetch, locked
 from sfl_sim.data.transforms import channels_first
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    Published = Callable[[Any, Path], list[Remote]]
+Published = Callable[[Any, Path], list[Remote]]
 
 DIGITS = tuple("0123456789")
 UNSOUND = (RuntimeError, ValueError, TypeError, LookupError, AssertionError)

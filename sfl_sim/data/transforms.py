@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 import torch.nn.functional as F
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor
 
 
 def to_device(x: Tensor, device: torch.device) -> Tensor:

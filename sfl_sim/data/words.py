@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +16,6 @@ from sfl_sim.data.dataset import Dataset, drawn, joined
 from sfl_sim.data.download import absent, data_root
 from sfl_sim.data.leaf import read_leaf
 from sfl_sim.errors import ScenarioError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
 N_WORDS = 10_000
 """Largest size of a vocabulary, with `PAD` and `UNKNOWN`: that of LEAF's Reddit."""

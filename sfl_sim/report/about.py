@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from sfl_sim.metrics.scores import score_of
 from sfl_sim.report.display import plural
-from sfl_sim.report.frames import titles
+from sfl_sim.report.frames import Frames, titles
+from sfl_sim.report.load import Run
 from sfl_sim.scenario.own_code import object_name
 from sfl_sim.store import changed_files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from sfl_sim.report.frames import Frames
-    from sfl_sim.report.load import Run
 
 # What was simulated
 

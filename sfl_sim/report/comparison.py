@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup, escape
 
 from sfl_sim.metrics.scores import SCORES
 from sfl_sim.report.display import duration, listed, plural, points
-from sfl_sim.report.frames import titles
+from sfl_sim.report.frames import Frames, ShownVariant, titles
 from sfl_sim.report.lead import Sentence
-from sfl_sim.report.load import TABLES, flat
-from sfl_sim.report.panel import Cell, Table
+from sfl_sim.report.load import TABLES, Run, flat
+from sfl_sim.report.panel import Cell, Column, Table
 from sfl_sim.report.results import TIME, aims, columns_for, factor, is_share, of_each
 from sfl_sim.scenario.concerns import NOT_LEARNED, concern_of
 from sfl_sim.scenario.fields import Concern
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from sfl_sim.report.frames import Frames, ShownVariant
-    from sfl_sim.report.load import Run
-    from sfl_sim.report.panel import Column
 
 Values = dict[str, list[str]]
 """Settings as text: for each dotted key the values of all runs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,6 @@ import pandas as pd
 from markupsafe import Markup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from sfl_sim.store import schema as stored
 
 TIME_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))

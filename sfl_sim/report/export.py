@@ -8,34 +8,28 @@ import math
 import re
 import shutil
 import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import networkx as nx
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.display import plural
-from sfl_sim.report.frames import merge, titles
-from sfl_sim.report.load import IN_MEMORY, SUMMARY_NUMBERS, load_unchanged
+from sfl_sim.report.frames import Frames, merge, titles
+from sfl_sim.report.load import IN_MEMORY, SUMMARY_NUMBERS, Run, load_unchanged
 from sfl_sim.report.pages.servers import graph_of
 from sfl_sim.report.pages.system import SAME
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.results import TO_TARGET, aims, results_table
 from sfl_sim.store.files import as_file_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import plotly.graph_objects as go
-
-    from sfl_sim.report.frames import Frames
-    from sfl_sim.report.load import Run
-    from sfl_sim.report.panel import Panel
 
 TABLES, FIGURES, GRAPHS = ("csv", "parquet", "tex"), ("svg", "pdf", "png"), ("graphml", "json")
 """Formats: of tables, of figures, and of each variant's network as a graph (networkx's GraphML and node-link JSON)."""

@@ -6,7 +6,8 @@ A mark with a name stands in the legend of its panel. Texts are Plotly's HTML: n
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,11 +15,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from sfl_sim.report import display, style
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sfl_sim.report.style import Named
+from sfl_sim.report.style import Named
 
 MAX_POINTS = 400
 """Largest number of points of one line."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 from markupsafe import escape
@@ -12,14 +13,8 @@ from markupsafe import escape
 from sfl_sim.metrics.rounds import typical_round
 from sfl_sim.metrics.scores import SCORES, score_of
 from sfl_sim.report import style
-from sfl_sim.report.load import IN_MEMORY, Tables
+from sfl_sim.report.load import IN_MEMORY, Run, Tables
 from sfl_sim.scenario.own_code import object_name
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from sfl_sim.report.load import Run
-
 
 T = TypeVar("T")
 

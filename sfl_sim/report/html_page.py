@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -18,16 +19,13 @@ from plotly.offline import get_plotlyjs
 
 from sfl_sim.errors import ScenarioError, in_short
 from sfl_sim.report.load import flat
-from sfl_sim.report.panel import Cell, Table
+from sfl_sim.report.panel import Cell, Panel, Table
 from sfl_sim.store import write_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import plotly.graph_objects as go
 
     from sfl_sim.report.lead import Sentence
-    from sfl_sim.report.panel import Panel
 
 T = TypeVar("T")
 PLOTLY = "plotly.min.js"

@@ -11,20 +11,17 @@ the same rule.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
+from numpy.typing import NDArray
 
 from sfl_sim.metrics.choices import ranks
 from sfl_sim.report.display import capitalised, few_of, listed, percent, plural
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
-
-    from numpy.typing import NDArray
 
 L = TypeVar("L", bound="Hashable")
 

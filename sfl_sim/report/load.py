@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -18,10 +20,6 @@ from sfl_sim.store.files import contents, read_regular
 from sfl_sim.store.folder import check_unchanged
 from sfl_sim.store.reading import read_table
 from sfl_sim.store.schema import FolderKind, tables
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
 TABLES = tables("run")
 SUMMARY_NUMBERS = TABLES["summary"].shown

@@ -6,28 +6,25 @@ Figures are drawn only when a page or a file needs them; tables are shown as HTM
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
+import pandas as pd
 from markupsafe import Markup
 
 from sfl_sim.report import style
 from sfl_sim.report.display import reading
-from sfl_sim.store.schema import tables
+from sfl_sim.report.style import Named
+from sfl_sim.store.schema import FolderKind, tables
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    import pandas as pd
     import plotly.graph_objects as go
     from rich.table import Table as TerminalTable
     from rich.text import Text
 
-    from sfl_sim.report.style import Named
-    from sfl_sim.store.schema import FolderKind
 
 # Tables
 

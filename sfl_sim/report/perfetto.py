@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sfl_sim.metrics.critical_path import Ops, requested_after
 from sfl_sim.store import places
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import pandas as pd
 
 MAX_EVENTS = 200_000
 """Perfetto gets slow beyond; of a longer run, the operations that ended first are shown."""

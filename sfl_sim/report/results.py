@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,20 +14,14 @@ from markupsafe import escape
 
 from sfl_sim.metrics.scores import LAST_ROUNDS, MORE_SCORES, SCORES, paper_like
 from sfl_sim.report.display import plural, points, tenths
+from sfl_sim.report.frames import Frames, ShownVariant
 from sfl_sim.report.lead import times
 from sfl_sim.report.load import SUMMARY_NUMBERS, TABLES
 from sfl_sim.report.panel import Cell, Column, Table, by_variant, columns_of
 from sfl_sim.scenario.given import METRICS
 
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
-    from typing import Any
-
-    from sfl_sim.report.frames import Frames, ShownVariant
-
-    Numbers = Mapping[Hashable, Any]  # a row of `medians`, by column
-
-
+Numbers = Mapping[Hashable, Any]
+"""A row of `medians`, by column."""
 RISING = 0.01
 """Gain of a score in five rounds from which on it is told."""
 LEARNED = [

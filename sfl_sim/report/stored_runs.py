@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.comparison import differing, short_text
 from sfl_sim.report.load import ABOUT, flat
 from sfl_sim.scenario import yaml_text
 from sfl_sim.store.files import read_json, read_manifest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 MAX_NAMED, MAX_LETTERS = 3, 30
 """Number of differences that are named, and of letters of a value."""

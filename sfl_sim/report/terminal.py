@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import io
 import shlex
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from sfl_sim.metrics.scores import LAST_ROUNDS
 from sfl_sim.report.display import duration, percent, plural
-from sfl_sim.report.frames import merge
+from sfl_sim.report.frames import Frames, merge
+from sfl_sim.report.lead import Sentence
 from sfl_sim.report.load import load
 from sfl_sim.report.panel import Cell, Table, plain
 from sfl_sim.report.results import TIME, accuracy, aims, columns_for, of_each
 from sfl_sim.store.files import contents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from rich.console import RenderableType
     from rich.table import Table as TerminalTable
 
-    from sfl_sim.report.frames import Frames
-    from sfl_sim.report.lead import Sentence
 
 SHOWN = {
     "perplexity": "Perplexity",

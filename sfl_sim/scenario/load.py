@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,17 +16,12 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import yaml_text
 from sfl_sim.scenario.fields import SEEDS
 from sfl_sim.scenario.given import as_yaml
-from sfl_sim.scenario.grid import names, names_without, points, set_keys
+from sfl_sim.scenario.grid import Grid, Setting, names, names_without, points, set_keys
 from sfl_sim.scenario.presets import with_method_preset
 from sfl_sim.scenario.problems import problems
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.serving import Serving
 from sfl_sim.scenario.source_locations import SourceLine, SourceLocations
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sfl_sim.scenario.grid import Grid, Setting
 
 MAX_NAME = 100
 MAX_RUNS = 10_000

@@ -9,15 +9,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from sfl_sim.errors import USUAL_NAMES, ScenarioError
 from sfl_sim.scenario.fields import FAR, PATH, in_units
 from sfl_sim.scenario.schema import Schema, json_schema, members
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
-    from pydantic_core import ErrorDetails
 
 _NOUNS = {
     "integer": "a whole number",

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from pydantic import BaseModel
 
 from sfl_sim.scenario import yaml_text
 from sfl_sim.scenario.sections import MethodSection, Scenario
 from sfl_sim.scenario.serving import Poisson
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 Schema = dict[str, Any]
 WIDTH = 118

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import yaml
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.files import MAX_SCENARIO_BYTES, read_text
 from sfl_sim.scenario.source_locations import SourceLine, SourceLocations
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MAX_LEVELS = 32
 """Maximum depth of nested lists and mappings."""

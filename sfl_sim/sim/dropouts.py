@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from sfl_sim.system.presence import Presence
+from sfl_sim.system.presence import Presence
 
 LostPolicy = Literal["drop", "wait", "deadline"]
 Cause = Literal["away", "deadline", "overtaken"]

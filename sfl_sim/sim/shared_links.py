@@ -18,7 +18,7 @@ from sfl_sim.sim.station import LAST
 from sfl_sim.system.links import BITS_PER_BYTE
 
 if TYPE_CHECKING:
-    from sfl_sim.system.topology import Topology
+    from sfl_sim.system.topology import Topology  # imports networkx
 
 SAME_INSTANT = 1e-12
 """Relative tolerance within which two instants are the same: rounding alone may separate them."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sfl_sim.scenario.optional_sections import Availability
 from sfl_sim.system.presence import Presence
 from sfl_sim.system.profiles import FloatArray, ProfileTable, find, read_table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sfl_sim.scenario.optional_sections import Availability
 
 KEY = "clients.availability.profile"
 HOUR_S, DAY_S = 3600.0, 86400.0

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, expm1, log1p, sqrt
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from sfl_sim.rng import stream
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from sfl_sim.scenario.sections import Compute
+from sfl_sim.scenario.sections import Compute
 
 
 @dataclass(frozen=True, slots=True)

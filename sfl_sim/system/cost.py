@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from sfl_sim.ops import KINDS, Work
 from sfl_sim.system.profiles import FloatArray, find, read_row
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEY = "clients.compute.cost"
 WORK_COLUMNS = [*(f"{kind}_macs" for kind in KINDS), "calls", "pointwise_macs", "grouped_macs", "moved",

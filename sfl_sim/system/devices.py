@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from sfl_sim.scenario.sections import Compute
 from sfl_sim.system.profiles import FloatArray, find, per_client, read_table
-
-if TYPE_CHECKING:
-    from sfl_sim.scenario.sections import Compute
 
 KEY = "clients.compute"
 ABOVE_ZERO = "a number above 0"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +13,9 @@ import numpy as np
 from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import SERVER, ServerNode
 from sfl_sim.rng import stream
-from sfl_sim.scenario.optional_sections import Availability
+from sfl_sim.scenario import sections
+from sfl_sim.scenario.optional_sections import Availability, Overhead
+from sfl_sim.scenario.sections import Clients, Server
 from sfl_sim.system.availability import draw_presence
 from sfl_sim.system.conditions import Conditions, make_conditions
 from sfl_sim.system.cost import CalledProcessor, Processor, read_cost
@@ -25,12 +27,7 @@ from sfl_sim.system.presence import Presence
 from sfl_sim.system.profiles import FloatArray, read_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sfl_sim.scenario import sections
-    from sfl_sim.scenario.optional_sections import Overhead
-    from sfl_sim.scenario.sections import Clients, Server
-    from sfl_sim.system.topology import Topology
+    from sfl_sim.system.topology import Topology  # imports networkx
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.sections import NetworkSection
 from sfl_sim.system.links import Links, Pattern
 from sfl_sim.system.profiles import FloatArray, available, find, per_client, read_table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sfl_sim.scenario.sections import NetworkSection
 
 KEY = "clients.network"
 DIRECTIONS = ("uplink_bps", "downlink_bps")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from sfl_sim.scenario import optional_sections as sections
 from sfl_sim.system.profiles import find, per_client, read_row
-
-if TYPE_CHECKING:
-    from sfl_sim.scenario import optional_sections as sections
 
 KEY = "clients.power"
 WATT, JOULE = 1e-3, 1e-9

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from math import inf, lcm
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
 TICKS_PER_S = 1024
 """Ticks in a second, to which the ends of intervals are rounded. It is a power of 2: sums of such times are exact, and

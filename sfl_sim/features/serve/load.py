@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,10 +15,6 @@ from sfl_sim.metrics.serving import PARTS
 from sfl_sim.report import style
 from sfl_sim.report.display import NBSP
 from sfl_sim.report.load import Stored, read_tables, reading
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 ONLINE = ("offload_rate", "latency_budget")
 """Thresholds that move while requests come."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 from markupsafe import Markup, escape
+from rich.console import Group
 
-from sfl_sim.features.serve.load import ONLINE, load_serving, rate
+from sfl_sim.features.serve.load import ONLINE, Series, ServedFolder, load_serving, rate
 from sfl_sim.metrics.choices import non_dominated
 from sfl_sim.metrics.exit_metrics import at_rho, hybrid, oracle, over_clients, thresholds, trade_off
 from sfl_sim.metrics.serving import PARTS, QUANTILES, Saturation, saturation
@@ -19,19 +22,9 @@ from sfl_sim.report.about import setup_in_words
 from sfl_sim.report.display import duration, percent, plural
 from sfl_sim.report.figures import value_axis, wide_axis
 from sfl_sim.report.html_page import write_page
-from sfl_sim.report.lead import Compared, best_along, lead
+from sfl_sim.report.lead import Compared, Sentence, best_along, lead
 from sfl_sim.report.panel import Cell, Column, Declared, Drawing, Panel, Table, by_variant, columns_of, panels_of
 from sfl_sim.report.terminal import in_terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import plotly.graph_objects as go
-    from rich.console import Group
-
-    from sfl_sim.features.serve.load import Series, ServedFolder
-    from sfl_sim.report.lead import Sentence
 
 CHANCE = 0.05
 """Share by which p95 must be less for another variant to take the lead; a smaller difference is chance."""

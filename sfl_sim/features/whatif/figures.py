@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 from markupsafe import Markup
+from numpy.typing import NDArray
 from plotly.colors import sample_colorscale
 
-from sfl_sim.features.whatif.load import CLIENT_PARTS
+from sfl_sim.features.whatif.load import CLIENT_PARTS, ShownAxis, WhatIfFolder
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.figures import WIDE, value_axis, wide_axis
 from sfl_sim.report.lead import best_by_column
 from sfl_sim.store.columns import PARTS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import plotly.graph_objects as go
-    from numpy.typing import NDArray
-
-    from sfl_sim.features.whatif.load import ShownAxis, WhatIfFolder
 
 # Values along the axis that a best one is sought on
 

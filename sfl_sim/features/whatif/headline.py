@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
 from sfl_sim.features.whatif.figures import field
-from sfl_sim.features.whatif.load import bold
+from sfl_sim.features.whatif.load import ShownAxis, WhatIfFolder, bold
 from sfl_sim.metrics.choices import ALIKE
 from sfl_sim.report.display import duration, listed, percent, plural
 from sfl_sim.report.lead import MAX_SENTENCES, Compared, Sentence, best_along, lead
 from sfl_sim.report.results import accuracy
 
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping
-
-    from sfl_sim.features.whatif.load import ShownAxis, WhatIfFolder
-
-    PointKey = tuple[Hashable, ...]  # a series, and an index on each axis that a user decides
+PointKey = tuple[Hashable, ...]
+"""A series, and an index on each axis that a user decides."""
 
 
 def headline(whatif: WhatIfFolder) -> list[Sentence]:

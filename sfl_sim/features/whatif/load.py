@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,9 +21,6 @@ from sfl_sim.store.columns import PARTS
 from sfl_sim.store.files import contents
 from sfl_sim.store.reading import are_numbers, as_stored
 from sfl_sim.store.schema import tables as tables_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CUT = "model.cut"
 TITLES = {

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
+from rich.console import Group
 
 from sfl_sim.features.whatif import figures as draw
 from sfl_sim.features.whatif.figures import parts_shown
 from sfl_sim.features.whatif.headline import headline, in_draws
-from sfl_sim.features.whatif.load import load_whatif, where_drawn
+from sfl_sim.features.whatif.load import WhatIfFolder, load_whatif, where_drawn
 from sfl_sim.metrics.choices import ALIKE
 from sfl_sim.report import display, style
 from sfl_sim.report.about import setup_in_words
@@ -22,14 +25,6 @@ from sfl_sim.report.html_page import write_page
 from sfl_sim.report.panel import Cell, Declared, Drawing, Panel, Table, at_most, columns_of, panels_of
 from sfl_sim.report.results import accuracy
 from sfl_sim.report.terminal import in_terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from rich.console import Group
-
-    from sfl_sim.features.whatif.load import WhatIfFolder
 
 MAX_MULTIPLES = 6
 """Largest number of other systems for which the parts of a round are drawn."""

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pandas as pd
+import plotly.graph_objects as go
 from markupsafe import Markup, escape
+from rich.console import Group
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.choices import interval, non_dominated, ranks
 from sfl_sim.report import figures, style
 from sfl_sim.report.display import data_size, data_unit, duration, percent, plural, points, prefixed, time_unit
 from sfl_sim.report.html_page import write_page
-from sfl_sim.report.lead import Compared, lead, times
+from sfl_sim.report.lead import Compared, Sentence, lead, times
 from sfl_sim.report.load import BENCHMARK, BENCHMARK_BEFORE, OWN_LINKS
 from sfl_sim.report.panel import Cell, Column, Drawing, Panel, Table, by_variant
 from sfl_sim.report.results import ToTarget, factor
 from sfl_sim.report.terminal import in_terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    import plotly.graph_objects as go
-    from rich.console import Group
-
-    from sfl_sim.report.lead import Sentence
-
 
 WHAT = (
     ({"is_split": False}, "trains the whole model on the phone"),

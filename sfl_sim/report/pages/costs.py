@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 from markupsafe import Markup, escape
 
 from sfl_sim.metrics.choices import non_dominated
@@ -16,18 +17,20 @@ from sfl_sim.metrics.rounds import absence_costs
 from sfl_sim.metrics.scores import LAST_ROUNDS
 from sfl_sim.report import display, figures, lead, style
 from sfl_sim.report.figures import MAX_POINTS
+from sfl_sim.report.frames import Frames, ShownVariant
+from sfl_sim.report.lead import Sentence
 from sfl_sim.report.panel import Column, Declared, Panel, by_variant, columns_of
-from sfl_sim.report.results import TIME, columns_for, common_target, knowing, of_each, time_compared, time_in_words
+from sfl_sim.report.results import (
+    TIME,
+    Numbers,
+    columns_for,
+    common_target,
+    knowing,
+    of_each,
+    time_compared,
+    time_in_words,
+)
 from sfl_sim.store.columns import BREAKDOWN
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-
-    from sfl_sim.report.frames import Frames, ShownVariant
-    from sfl_sim.report.lead import Sentence
-    from sfl_sim.report.results import Numbers
 
 # Where the time goes
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 from markupsafe import Markup, escape
 
 from sfl_sim.metrics.exit_metrics import achieved, achieved_by_rho, trade_off
@@ -16,20 +18,13 @@ from sfl_sim.metrics.scores import GROUPED, LAST_ROUNDS, SCORES, client_ends, la
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import listed, percent
 from sfl_sim.report.figures import MAX_NAMES, MAX_NARROW_BANDS
-from sfl_sim.report.frames import label_names, label_ranks
+from sfl_sim.report.frames import Frames, ShownVariant, label_names, label_ranks
 from sfl_sim.report.lead import MAX_SPANS, Sentence
 from sfl_sim.report.pages.learning import against
 from sfl_sim.report.pages.one_round import drawn
 from sfl_sim.report.panel import Column, Declared, Panel, Table, by_variant, columns_of
 from sfl_sim.report.results import TIME, knowing, of_each
 from sfl_sim.store import places
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-
-    from sfl_sim.report.frames import Frames, ShownVariant
 
 # Labels
 

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from sfl_sim.metrics.geometry import TOLERATED_RISE, rise
 from sfl_sim.report import figures, style
 from sfl_sim.report.about import setup_in_words, warnings
 from sfl_sim.report.display import over_seeds, plural
 from sfl_sim.report.figures import MAX_NARROW_BANDS
+from sfl_sim.report.frames import Frames, ShownVariant
 from sfl_sim.report.html_page import write_page
-from sfl_sim.report.lead import Compared, lead
+from sfl_sim.report.lead import Compared, Sentence, lead
 from sfl_sim.report.panel import Declared, Drawing, Table, at_most, by_variant, columns_of
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import plotly.graph_objects as go
-
-    from sfl_sim.report.frames import Frames, ShownVariant
-    from sfl_sim.report.lead import Sentence
-
-    Slices = Sequence[tuple[ShownVariant, pd.DataFrame]]  # the points of each variant
+Slices = Sequence[tuple[ShownVariant, pd.DataFrame]]
+"""The points of each variant."""
 
 UNDERTRAINED = 0.5
 """A model whose loss is more than this share of that of guessing has learned little."""

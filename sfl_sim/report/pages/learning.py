@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 from markupsafe import Markup, escape
 from plotly.colors import hex_to_rgb
 
@@ -15,12 +18,14 @@ from sfl_sim.metrics.rounds import replay_costs
 from sfl_sim.metrics.scores import SCORES
 from sfl_sim.report import display, figures
 from sfl_sim.report.figures import MAX_BANDS, MAX_NARROW_BANDS, MAX_POINTS
+from sfl_sim.report.frames import Frames, ShownVariant
 from sfl_sim.report.load import TABLES
 from sfl_sim.report.panel import Column, Declared, Panel, by_variant, columns_of
 from sfl_sim.report.results import (
     BYTES,
     ROUNDS,
     TIME,
+    Aim,
     ToTarget,
     accuracy,
     aims,
@@ -31,16 +36,6 @@ from sfl_sim.report.results import (
     target_table,
 )
 from sfl_sim.scenario.given import METRICS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
-    import pandas as pd
-    import plotly.graph_objects as go
-
-    from sfl_sim.report.frames import Frames, ShownVariant
-    from sfl_sim.report.results import Aim
 
 LOW_PX = 280
 MAX_LINEAR = 20

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
+from markupsafe import Markup
+from numpy.typing import NDArray
 from plotly.colors import sample_colorscale
 
 from sfl_sim.metrics.critical_path import RESOURCES, WAITING, CriticalPath, critical_path
 from sfl_sim.metrics.queue import held_idle, queue_length, work_by_label
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import percent, plural
-from sfl_sim.report.frames import client_names, label_names, label_ranks
+from sfl_sim.report.frames import Frames, ShownVariant, client_names, label_names, label_ranks
 from sfl_sim.report.pages.learning import replaying
 from sfl_sim.report.panel import Cell, Declared, Panel, Table, at_most
 from sfl_sim.store import places
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-    from markupsafe import Markup
-    from numpy.typing import NDArray
-
-    from sfl_sim.report.frames import Frames, ShownVariant
 
 ASSISTING = ["request", "recall", "knowledge"]
 """Kinds of operations of clients that give features to others: what is asked, done and sent."""

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 from markupsafe import Markup, escape
+from rich.console import Group
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.choices import non_dominated
 from sfl_sim.report import figures, style
 from sfl_sim.report.about import setup_in_words, warnings
 from sfl_sim.report.display import data_size, duration, percent, plural, points, time_unit
-from sfl_sim.report.frames import merge
+from sfl_sim.report.frames import Frames, ShownVariant, merge
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.lead import Compared, Sentence, choice, lead
 from sfl_sim.report.load import TABLES, flat, load_unchanged
@@ -26,15 +30,6 @@ from sfl_sim.report.results import TIME, accuracy, of_each, time_compared, time_
 from sfl_sim.report.terminal import in_terminal
 from sfl_sim.scenario import grid
 from sfl_sim.store.reading import file_of, read_table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import plotly.graph_objects as go
-    from rich.console import Group
-
-    from sfl_sim.report.frames import Frames, ShownVariant
 
 # What was measured
 

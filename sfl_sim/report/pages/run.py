@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Literal
 
+import pandas as pd
+import plotly.graph_objects as go
 from markupsafe import Markup, escape
 
 from sfl_sim.errors import ScenarioError
@@ -16,23 +19,13 @@ from sfl_sim.report import figures, style
 from sfl_sim.report.about import setup_in_words, warnings
 from sfl_sim.report.comparison import before_and_after, changes, compare, difference_tables, repriced_table
 from sfl_sim.report.display import duration, percent, plural
-from sfl_sim.report.frames import merge
+from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.html_page import Parts, write_page
 from sfl_sim.report.lead import MAX_SENTENCES, Compared, Sentence, lead
 from sfl_sim.report.load import load
 from sfl_sim.report.pages import costs, knowledge, learning, one_round, servers, system
 from sfl_sim.report.panel import Cell, Panel, Table, columns_of
 from sfl_sim.report.results import BYTES, ROUNDS, TIME, accuracy, aims, in_words, of_each, paper_table, results_table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-    from typing import Literal
-
-    import pandas as pd
-    import plotly.graph_objects as go
-
-    from sfl_sim.report.frames import Frames
 
 
 @dataclass(frozen=True)

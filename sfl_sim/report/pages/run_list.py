@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from markupsafe import Markup
@@ -20,9 +20,6 @@ from sfl_sim.report.panel import Cell, Table
 from sfl_sim.report.stored_runs import stored_runs
 from sfl_sim.store.files import read_json
 from sfl_sim.store.trial import SUMMARY
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def write_run_list(reports: Path, out: Path) -> Path:

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from sfl_sim.metrics.busy import network_graph
 from sfl_sim.report import display, figures, style
-from sfl_sim.report.frames import distinct
+from sfl_sim.report.frames import Frames, ShownVariant, distinct
 from sfl_sim.report.panel import Cell, Declared, Drawing, Table
 from sfl_sim.store import places
 
 if TYPE_CHECKING:
     import networkx as nx
-    import plotly.graph_objects as go
 
-    from sfl_sim.report.frames import Frames, ShownVariant
 
 MAX_CLIENTS = 300
 NAMED = 20

@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 from markupsafe import Markup, escape
 
 from sfl_sim.metrics.geometry import label_divergence
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import percent, plural
-from sfl_sim.report.frames import distinct, label_names
+from sfl_sim.report.frames import Frames, ShownVariant, distinct, label_names
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.panel import Cell, Declared, Drawing, Panel, Table
 from sfl_sim.store.schema import tables
 from sfl_sim.system.profiles import said
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import plotly.graph_objects as go
     from rich.console import Group
     from rich.table import Table as TerminalTable
 
-    from sfl_sim.report.frames import Frames, ShownVariant
 
 # The fleet
 
