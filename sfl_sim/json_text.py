@@ -18,9 +18,8 @@ MAX_LEVELS, MAX_DIGITS = 500, 300
 def parsed_json(text: str, file: Path, first: int = 1, key: str | None = None) -> Any:
     """Return the value of the JSON text that begins in line `first` of a file.
 
-    Raises:
-        ScenarioError: with file, line and `key`, if it is not JSON, is too deep, or has a key twice or a number
-            that is too large.
+    Raises ScenarioError with file, line and `key`, if it is not JSON, is too deep, or has a key twice or a number that
+    is too large.
     """
     error = partial(ScenarioError, key=key, file=str(file))
     try:

@@ -167,8 +167,7 @@ class ClientData:
         lengths: positions (N,) that a network reads of each training sample, if mini-batches are padded to their
             longest one: samples are then drawn in timing-only runs, too.
 
-    Raises:
-        ScenarioError: the rest is dropped, and a client has fewer samples than one mini-batch.
+    Raises ScenarioError if the rest is dropped, and a client has fewer samples than one mini-batch.
     """
 
     shares: Sequence[NDArray[np.int64]]

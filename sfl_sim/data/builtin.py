@@ -115,9 +115,8 @@ def synthetic(
         pixels: False if labels and owners of the training samples suffice: then samples without owners are black, and
             the labels of the test samples have another order.
 
-    Raises:
-        ScenarioError: a shape that is neither an image's nor a sequence's, more than 256 different tokens, more labels
-            or owners than samples, or more of it all than `MAX_SYNTHETIC_BYTES`.
+    Raises ScenarioError for a shape that is neither an image's nor a sequence's, more than 256 different tokens, more
+    labels or owners than samples, or more of it all than `MAX_SYNTHETIC_BYTES`.
     """
     if len(shape) not in (1, 3):
         raise ScenarioError("is neither [channels, height, width] nor [tokens]", key="data.shape", found=list(shape))

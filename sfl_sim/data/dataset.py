@@ -141,8 +141,7 @@ class Dataset:
         one label. If labels are named by whole numbers, such as 17, the label is the token 17: some tokens may then
         never be labels.
 
-        Raises:
-            ScenarioError: the samples are no sequences of tokens, or the labels no tokens.
+        Raises ScenarioError if the samples are no sequences of tokens, or the labels no tokens.
         """
         if self.token_names:
             return self
@@ -173,8 +172,7 @@ class Dataset:
     def subset(self, train_samples: int | None, test_samples: int | None) -> Dataset:
         """Keep so many samples, stratified by label. They are the same in every run. None keeps all.
 
-        Raises:
-            ScenarioError: there are fewer samples.
+        Raises ScenarioError if there are fewer samples.
         """
         train = None if train_samples is None else _chosen(self.y_train, train_samples, "data.train_samples")
         test = None if test_samples is None else _chosen(self.y_test, test_samples, "data.test_samples")
@@ -250,8 +248,7 @@ def with_std(data: Dataset, std: Sequence[float]) -> Dataset:
 def drawn(names: Sequence[str], n: int | None, set_name: str) -> list[str]:
     """Draw `n` of the owners at random. They are the same in every run, and sorted by name. None keeps all.
 
-    Raises:
-        ScenarioError: there are fewer owners, or none at all.
+    Raises ScenarioError if there are fewer owners, or none at all.
     """
     if not names:
         raise ScenarioError("no client has enough samples", key="data.name", found=set_name)

@@ -38,8 +38,7 @@ def dirichlet(
             `client_equal`: one client after another draws N/C samples by its weights from those that are left.
         min_size: fewest samples of a client.
 
-    Raises:
-        ScenarioError: `min_size` was not reached in `MAX_DRAWS` draws.
+    Raises ScenarioError if `min_size` was not reached in `MAX_DRAWS` draws.
     """
     by_label = samples.by_label(rng)
     class_sizes = np.array([len(indices) for indices in by_label])
@@ -52,8 +51,7 @@ def quantity_skew(
 ) -> list[Ints]:
     """Client sizes drawn from Dir(beta), with the same label distribution for all clients (NIID-Bench).
 
-    Raises:
-        ScenarioError: `min_size` was not reached in `MAX_DRAWS` draws.
+    Raises ScenarioError if `min_size` was not reached in `MAX_DRAWS` draws.
     """
     shuffled = rng.permutation(len(samples))
 

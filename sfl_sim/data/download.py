@@ -46,8 +46,7 @@ class Remote:
 def fetch(name: str, remotes: Sequence[Remote], download: bool) -> None:
     """Download those of the files of the data set `name` that are missing or damaged.
 
-    Raises:
-        ScenarioError: some are missing, and `download` is off or failed.
+    Raises ScenarioError if some are missing, and `download` is off or failed.
     """
     missing = [remote for remote in remotes if not _is_sound(remote.file, remote.checksum)]
     if not missing:
@@ -66,8 +65,7 @@ def fetch(name: str, remotes: Sequence[Remote], download: bool) -> None:
 def fetch_folder(name: str, folder: Path, remote: Remote, download: bool) -> None:
     """Make `folder`, if it is missing, from the published archive `remote`: its content, or its folder of that name.
 
-    Raises:
-        ScenarioError: folder and archive are missing, and `download` is off or failed.
+    Raises ScenarioError if folder and archive are missing, and `download` is off or failed.
     """
     if folder.is_dir():
         return

@@ -68,9 +68,8 @@ def image_folder(path: str | Path | None = None, image_size: int | None = None) 
         path: folder of the images.
         image_size: pixels of each side to which images are resized; None keeps their size.
 
-    Raises:
-        ScenarioError: no path, fewer than two classes, unequal classes in train and test, one of them
-            without the other, an unreadable file, or files of unequal size without an `image_size`.
+    Raises ScenarioError for no path, fewer than two classes, unequal classes in train and test, one of them without the
+    other, an unreadable file, or files of unequal size without an `image_size`.
     """
     if not path:
         raise ScenarioError("image_folder needs the folder of the images", key="data.path")
@@ -119,8 +118,7 @@ def _read_tiny_imagenet(folder: Path) -> Dataset:
 def list_images(folder: Path, key: str) -> tuple[list[Path], Tensor, list[str]]:
     """List the image files in the class folders of `folder`, with their labels (N,) and the class names.
 
-    Raises:
-        ScenarioError: with this `key`, if there are fewer than two classes, or no images.
+    Raises ScenarioError with this `key`, if there are fewer than two classes, or no images.
     """
     names = sorted(path.name for path in folder.glob("*") if path.is_dir())
     images = [_images_below(folder / name) for name in names]
@@ -149,8 +147,7 @@ def read_images(files: Sequence[Path], image_size: int | None, key: str) -> Tens
         image_size: pixels of each side to which images are resized; None keeps their size.
         key: key of errors: `data.path` for a user's own images, `data.name` for a published set.
 
-    Raises:
-        ScenarioError: an unreadable file, or files of unequal size without an `image_size`.
+    Raises ScenarioError for an unreadable file, or files of unequal size without an `image_size`.
     """
     images = [_read_image(file, image_size, key) for file in files]
     for file, image in zip(files, images, strict=True):

@@ -40,8 +40,7 @@ def hf(
         tokenizer: folder that `tokenizer.save_pretrained` has written. Needs transformers.
         shape: (tokens,) that a network reads of a sequence at most; longer ones are cut.
 
-    Raises:
-        ScenarioError: a part, a column or the tokenizer is missing, or they hold something else.
+    Raises ScenarioError if a part, a column or the tokenizer is missing, or they hold something else.
     """
     if not path:
         raise ScenarioError("hf needs the folder of the data set", key=KEY)

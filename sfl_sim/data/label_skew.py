@@ -25,8 +25,7 @@ def dominant_label(
     label, and client sizes differ by at most 1; otherwise sizes follow the classes
     (docs/methods/partitions.md#dominant-labels).
 
-    Raises:
-        ScenarioError: `n_clients` is not phi x n_labels, or there is only one label.
+    Raises ScenarioError if `n_clients` is not phi x n_labels, or there is only one label.
     """
     if samples.n_labels == 1:
         raise ScenarioError("needs more labels than one", key="data.partition.kind", found="dominant_label")
@@ -43,8 +42,7 @@ def sharding(
     There are as many groups as labels. Group g has the `dominants` labels from g on, cyclically; each group of a label
     holds the fraction p/dominants of it, and the other groups share the rest (docs/methods/partitions.md#sharding).
 
-    Raises:
-        ScenarioError: `n_clients` is not phi x n_labels, or every label would be dominant.
+    Raises ScenarioError if `n_clients` is not phi x n_labels, or every label would be dominant.
     """
     n_labels = samples.n_labels
     if dominants >= n_labels:
@@ -66,8 +64,7 @@ def label_shards(
 
     Shards that no client draws stay unused (docs/methods/partitions.md#label-shards).
 
-    Raises:
-        ScenarioError: the clients draw more shards than there are.
+    Raises ScenarioError if the clients draw more shards than there are.
     """
     if shards * n_clients > n_shards:
         raise ScenarioError(

@@ -90,8 +90,7 @@ def read_leaf(
         arguments: arguments of LEAF's preprocess.sh that make the files, for the error if there are none.
         decode: converts x and y of a user from JSON to samples and labels, equally many.
 
-    Raises:
-        ScenarioError: no files, unreadable files, a user in two of them, or a split by user instead of by sample.
+    Raises ScenarioError for no files, unreadable files, a user in two of them, or a split by user instead of by sample.
     """
     parts = []
     for part in ("train", "test"):

@@ -77,8 +77,7 @@ def tokens(
         samples: number of training samples; a quarter as many test samples come in addition.
         owners: number of people who hold equally many of them; None for no owners.
 
-    Raises:
-        ScenarioError: the shape is not a sequence's.
+    Raises ScenarioError if the shape is not a sequence's.
     """
     if len(shape) != 1:
         raise ScenarioError("is not [tokens]", key="data.shape", found=list(shape))
@@ -140,9 +139,8 @@ def load(
         train_samples, test_samples: keep so many, stratified and the same in every run; None keeps all.
         options: keyword arguments of the data set's function; None stands for its default.
 
-    Raises:
-        ScenarioError: unknown name, an option that the data set does not have, missing or unreadable files,
-            more samples wanted than there are, or no training or test samples at all.
+    Raises ScenarioError for an unknown name, an option that the data set does not have, missing or unreadable files, more
+    samples wanted than there are, or no training or test samples at all.
     """
     if loader is None and name not in DATASETS:
         loader = partial(as_dataset, find("datasets", name, "data.name", DATASETS, "unknown data set"))

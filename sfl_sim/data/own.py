@@ -39,8 +39,7 @@ def as_dataset(given: Any) -> Dataset:
     Args:
         given: as in `FORMS`, or a `Dataset`, or a function without arguments that returns one of them.
 
-    Raises:
-        ScenarioError: it is none of that, the function fails, or samples and labels do not fit together.
+    Raises ScenarioError if it is none of that, the function fails, or samples and labels do not fit together.
     """
     try:
         made = given() if callable(given) else given
@@ -82,8 +81,7 @@ def as_dataset(given: Any) -> Dataset:
 def read_indices(file: str, key: str) -> list[Any]:
     """Read what clients hold from a JSON file, which holds a list, or an npz file, with an array for each client.
 
-    Raises:
-        ScenarioError: the file cannot be read.
+    Raises ScenarioError if the file cannot be read.
     """
     path = Path(file).expanduser()
     try:
@@ -108,8 +106,7 @@ def by_holder(given: Sequence[Any], n_samples: int, key: str) -> Sequence[Any]:
 
     Clients are in the order of these names.
 
-    Raises:
-        ScenarioError: there are not as many holders as samples.
+    Raises ScenarioError if there are not as many holders as samples.
     """
     if not len(given) or any(hasattr(part, "__len__") and not isinstance(part, str) for part in given):
         return given
@@ -245,8 +242,7 @@ def _labelled(
     Args:
         classes: names of what is predicted; empty if there are none.
 
-    Raises:
-        ScenarioError: training and test samples ask for different things, or the targets are of no `Goal`.
+    Raises ScenarioError if training and test samples ask for different things, or the targets are of no `Goal`.
     """
     if y_train.shape[1:] != y_test.shape[1:] or (y_train.dtype.kind == "f") != (y_test.dtype.kind == "f"):
         problem = "has training and test labels of unequal shapes or types"

@@ -34,8 +34,7 @@ def partition(
         rng: random stream; equal streams give equal partitions.
         options: the keyword arguments of the partition's function.
 
-    Raises:
-        ScenarioError: the options cannot be met.
+    Raises ScenarioError if the options cannot be met.
     """
     function = PARTITIONS[kind]
     if n_clients is None:
@@ -54,8 +53,7 @@ def set_aside(
         share: of each client's samples, rounded.
         samples: number of samples of all clients; None: as `share` says.
 
-    Raises:
-        ScenarioError: none is set aside, or none is left.
+    Raises ScenarioError if none is set aside, or none is left.
     """
     everything = np.unique(np.concatenate(shares))
     if samples is not None:
@@ -106,8 +104,7 @@ def iid(samples: Samples, n_clients: int, rng: np.random.Generator) -> list[Ints
 def natural(samples: Samples, n_clients: int, rng: np.random.Generator) -> list[Ints]:
     """Owners, such as FEMNIST's writers: one client for each, or for `n_clients` of them drawn at random.
 
-    Raises:
-        ScenarioError: the data set has no owners, or fewer than clients.
+    Raises ScenarioError if the data set has no owners, or fewer than clients.
     """
     owners = _owners(samples)
     if n_clients > len(np.unique(owners)):
@@ -123,8 +120,7 @@ def natural(samples: Samples, n_clients: int, rng: np.random.Generator) -> list[
 def indices(samples: Samples, n_clients: int, rng: np.random.Generator, *, holdings: Sequence[Any] = ()) -> list[Ints]:
     """Indices of your own: those of the training samples of each client, which may overlap; from a file or Python.
 
-    Raises:
-        ScenarioError: there is not one array for each client, or not of indices into the training samples.
+    Raises ScenarioError if there is not one array for each client, or not of indices into the training samples.
     """
     key, allowed = "data.partition.file", f"whole numbers from 0 to {len(samples) - 1}"
     if not len(holdings):

@@ -23,8 +23,7 @@ def client_test_sets(
         rng: random stream.
         options: the keyword arguments of the function in `TEST_SETS`.
 
-    Raises:
-        ScenarioError: the options cannot be met, or a client is left without a test sample.
+    Raises ScenarioError if the options cannot be met, or a client is left without a test sample.
     """
     if kind == "global":
         return []
@@ -46,8 +45,7 @@ def rho_ood(samples: Samples, counts: Ints, rng: np.random.Generator, *, rho: fl
     contributes floor(rho n / U) samples: the first in one random order, or all there are
     (docs/methods/partitions.md#test-sets). A client that has seen every label is tested on the whole test set.
 
-    Raises:
-        ScenarioError: rho is positive, but no client gets a sample of an unseen label.
+    Raises ScenarioError if rho is positive, but no client gets a sample of an unseen label.
     """
     by_label = samples.by_label(rng)
     n_test = np.array([len(indices) for indices in by_label])

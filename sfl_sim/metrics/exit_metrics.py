@@ -64,8 +64,7 @@ def hybrid(answers: pd.DataFrame, threshold: float | pd.Series) -> pd.DataFrame:
         A row per (variant, seed, client): accuracy, accuracy_seen and accuracy_unseen (on labels that the client was
         or was not trained on; NaN without such samples), offload_probability, samples.
 
-    Raises:
-        KeyError: a client has no threshold.
+    Raises KeyError if a client has no threshold.
     """
     return _outcome(answers, *_clients(answers), threshold)
 

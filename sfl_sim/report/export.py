@@ -60,9 +60,8 @@ def export_runs(folders: Sequence[Path], out: Path, formats: Sequence[str]) -> E
         out: may hold other files already.
         formats: of `TABLES`, `FIGURES` and `GRAPHS`; each may be several with commas between them.
 
-    Raises:
-        ScenarioError: there is no such format, a folder holds no complete run, there is nothing to draw figures with,
-            or `out` cannot be written, or holds tables of a run that would be lost.
+    Raises ScenarioError if there is no such format, a folder holds no complete run, there is nothing to draw figures
+    with, or `out` cannot be written, or holds tables of a run that would be lost.
     """
     chosen = dict.fromkeys(word.strip() for text in formats for word in text.split(","))
     for word in chosen:
@@ -188,8 +187,7 @@ class ForPaper(NamedTuple):
 def draw(frames: Frames, folder: Path, formats: Sequence[str]) -> None:
     """Write every figure of the page into `folder`, in every format.
 
-    Raises:
-        ScenarioError: kaleido is missing or too old, or there is no browser that it could draw with.
+    Raises ScenarioError if kaleido is missing or too old, or there is no browser that it could draw with.
     """
     import plotly.io  # it takes a while, and tables do without
 

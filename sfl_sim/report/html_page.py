@@ -115,8 +115,7 @@ def write_page(
         digests: of these runs.
         more: what else the template asks for; `plotly` is the script that draws figures, of which lists need none.
 
-    Raises:
-        ScenarioError: the page cannot be written.
+    Raises ScenarioError if the page cannot be written.
     """
     ids = count(1)
     parts = parts or Parts()
@@ -152,8 +151,7 @@ def write_page(
 def share_plotly(page: Path) -> None:
     """Move Plotly, nearly all of a page's size, out of it into a file beside it that other pages there can use.
 
-    Raises:
-        ScenarioError: one of them cannot be written.
+    Raises ScenarioError if one of them cannot be written.
     """
     script = get_plotlyjs()
     text = page.read_text(encoding="utf-8")

@@ -140,8 +140,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def reading(folder: Path, kind: FolderKind) -> Iterator[dict[str, Any]]:
     """Read a stored folder; gives what `Stored` holds of it.
 
-    Raises:
-        ScenarioError: a file is missing or cannot be read; but for a run, also if one has been changed.
+    Raises ScenarioError if a file is missing or cannot be read; but for a run, also if one has been changed.
     """
     required = [table.file for table in tables(kind).values() if table.is_required]
     if missing := [
@@ -193,8 +192,7 @@ def load_unchanged(folder: Path) -> Run:
 def load(folder: Path) -> Run:
     """Read the run in `folder`, leaving large tables on disk. Its page warns of files that have been changed.
 
-    Raises:
-        ScenarioError: a file is missing or unreadable, or no round has ended yet.
+    Raises ScenarioError if a file is missing or unreadable, or no round has ended yet.
     """
     with reading(folder, "run") as common:
         frames = read_tables(folder, "run", IN_MEMORY, common["scenario"].get("report", {}).get("metrics", {}))

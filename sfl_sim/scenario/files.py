@@ -19,9 +19,8 @@ _FOLDERS = (_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios")  # in a wheel
 def read_text(path: Path, max_bytes: int, key: str | None = None) -> str:
     """Read a text file, whose path may begin with ~; a pipe or device, which could block, is not opened.
 
-    Raises:
-        ScenarioError: with the scenario `key` that named the file, if it cannot be read, is larger than `max_bytes`, or
-            is not UTF-8.
+    Raises ScenarioError with the scenario `key` that named the file, if it cannot be read, is larger than `max_bytes`,
+    or is not UTF-8.
     """
     error = partial(ScenarioError, key=key, file=str(path))
     try:

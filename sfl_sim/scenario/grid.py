@@ -33,8 +33,7 @@ def points(grid: Grid) -> Iterator[Setting]:
 
     An empty grid has one point, which sets nothing. A value that is no list counts as a list of one.
 
-    Raises:
-        ScenarioError: a key has no values, or cannot vary.
+    Raises ScenarioError if a key has no values, or cannot vary.
     """
     grids = {"grid": grid} if isinstance(grid, Mapping) else {f"grid.{i}": part for i, part in enumerate(grid)}
     for path, part in (grids or {"grid": {}}).items():
@@ -61,8 +60,7 @@ def names(points: Sequence[Setting], unvaried: str) -> list[str]:
     Points with equal values of different keys are told apart by these ("up=int8", "down=int8"), and objects of one name
     by their digests.
 
-    Raises:
-        ScenarioError: two points set the same.
+    Raises ScenarioError if two points set the same.
     """
     endings = Counter(_ending(key) for key in {key for point in points for key in point})
 
@@ -123,8 +121,7 @@ def set_keys(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, A
 
     Keys that they exclude are removed: a profile if rates are set, the options of another kind of section.
 
-    Raises:
-        ScenarioError: a key lies below a value, or below another key of the layer.
+    Raises ScenarioError if a key lies below a value, or below another key of the layer.
     """
     result = copy.deepcopy(dict(values))
     for key, value in layer.items():

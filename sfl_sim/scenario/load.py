@@ -62,9 +62,8 @@ class Study:
 def load(path: str | Path, overrides: Overrides = ()) -> Study:
     """Return the study that a YAML file describes, after overrides such as `train.lr=0.1`.
 
-    Raises:
-        ScenarioError: the file cannot be read or used, or an override has no effect; names the file, the line
-            and the dotted key.
+    Raises ScenarioError if the file cannot be read or used, or an override has no effect; names the file, the line and
+    the dotted key.
     """
     path = Path(path)
     values, places = yaml_text.read(path)
@@ -79,8 +78,7 @@ def parse(values: Mapping[str, Any] | Scenario, name: str = "scenario", override
         name: its name if it has none.
         overrides: as for `load`.
 
-    Raises:
-        ScenarioError: the mapping or an override cannot be used; names the dotted key.
+    Raises ScenarioError if the mapping or an override cannot be used; names the dotted key.
     """
     places = SourceLocations()
     return _overridden(_validated(as_yaml(values), places), places, name, overrides)
@@ -219,8 +217,7 @@ def _check_name(name: str) -> None:
 def changed(base: Scenario, layer: Mapping[str, Any], places: SourceLocations) -> Scenario:
     """Return the scenario with dotted keys set anew; `places` say where each key of the result was given.
 
-    Raises:
-        ScenarioError: a key or a value cannot be used.
+    Raises ScenarioError if a key or a value cannot be used.
     """
     with places.locating():
         values = set_keys(base.model_dump(), {key: as_yaml(value, key) for key, value in layer.items()})

@@ -46,8 +46,7 @@ def permission(*values: object) -> Permission:
     Args:
         values: of scenarios; the objects that their texts stand for are passed on, too.
 
-    Raises:
-        ScenarioError: an object cannot be sent to another process.
+    Raises ScenarioError if an object cannot be sent to another process.
     """
     given = _given.get()
     objects = {text: _pickled(text) for text in sorted(set(texts(values))) if is_object(text)}

@@ -54,8 +54,7 @@ class Point:
 def read_axes(texts: Sequence[str]) -> list[Axis]:
     """Return the axes that texts such as `clients.network.scale=0.25,1,4` describe.
 
-    Raises:
-        ScenarioError: a text has no key or no values, a key comes twice, or cannot vary.
+    Raises ScenarioError if a text has no key or no values, a key comes twice, or cannot vary.
     """
     axes = [_axis(text) for text in texts]
     keys = [axis.key for axis in axes]
@@ -101,8 +100,7 @@ def axis(key: str, values: Sequence[Any] | str) -> Axis:
 def spread(study: Study, axes: Sequence[Axis]) -> Iterator[Point]:
     """Generate every variant with every seed, at every combination of values; those of a variant together.
 
-    Raises:
-        ScenarioError: a key is one of the scenario's grid, too, or a value cannot be used.
+    Raises ScenarioError if a key is one of the scenario's grid, too, or a value cannot be used.
     """
     taken = {key for point in points(study.base.grid) for key in point}
     for varied in axes:

@@ -112,8 +112,7 @@ for _side in (_Loader, _Dumper):  # both, so that the text "1e-3" is written wit
 def read(path: Path) -> tuple[Any, SourceLocations]:
     """Read a YAML file; gives its value, and the line of every key.
 
-    Raises:
-        ScenarioError: there is no such file, or it is not UTF-8, not YAML, too large, or gives a key twice.
+    Raises ScenarioError if there is no such file, or it is not UTF-8, not YAML, too large, or gives a key twice.
     """
     return _parse(read_text(path, MAX_SCENARIO_BYTES), str(path))
 

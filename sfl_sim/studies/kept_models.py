@@ -159,8 +159,7 @@ def kept_model(run: Path, variant: str | None, seed: int | None, round: WhichRou
         seed: None: the first one.
         round: None: the last one; best: the one with the best score on validation samples.
 
-    Raises:
-        ScenarioError: there is no such model.
+    Raises ScenarioError if there is no such model.
     """
     check_unchanged(run, "folder")
     files = all_models_of(run)
@@ -192,8 +191,7 @@ def kept_model(run: Path, variant: str | None, seed: int | None, round: WhichRou
 def save_models(run: Path, out: Path) -> list[Path]:
     """Write all stored models of a run, each into a folder of its own below `out`, and return these folders.
 
-    Raises:
-        ScenarioError: the run has no models, or `out` cannot be written.
+    Raises ScenarioError if the run has no models, or `out` cannot be written.
     """
     files = all_models_of(run)
     if not files:

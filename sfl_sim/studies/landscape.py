@@ -126,9 +126,8 @@ class StoredModel:
 def survey(folders: Sequence[Path], out: Path, extent: Extent, device: str, notify: Notify) -> None:
     """Write the page `out` on the loss around stored runs' final models, and its points as a table beside it.
 
-    Raises:
-        ScenarioError: a folder holds no run with models, a method has several models at once, the data are not
-            there, or the page cannot be written.
+    Raises ScenarioError if a folder holds no run with models, a method has several models at once, the data are not
+    there, or the page cannot be written.
     """
     frames = merge([load_unchanged(folder) for folder in dict.fromkeys(folders)])
     models = _models(frames)

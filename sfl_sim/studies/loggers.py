@@ -131,8 +131,7 @@ def logging(study: Study, to: Sequence[str | Log], notify: Notify) -> Iterator[N
     Args:
         to: functions, or texts: `NAME=PLACE` with a name in `LOGGERS`, or `package.module:function`.
 
-    Raises:
-        ScenarioError: there is no such logger, or its package is missing.
+    Raises ScenarioError if there is no such logger, or its package is missing.
     """
     with ExitStack() as stack:
         about = LoggedStudy.of(study) if to else LoggedStudy(study.name, {})

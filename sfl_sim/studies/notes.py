@@ -40,8 +40,7 @@ def notes(experiment: Experiment, trained: bool) -> Iterator[ScenarioError]:
     Args:
         trained: whether weights matter.
 
-    Raises:
-        ScenarioError: a user's own network cannot be trained.
+    Raises ScenarioError if a user's own network cannot be trained.
     """
     scenario = experiment.scenario
     yield from _of_data(experiment)

@@ -27,8 +27,7 @@ def preview(study: Study) -> Preview:
 
     Clients without samples are shown, although no run accepts them.
 
-    Raises:
-        ScenarioError: the data or the partition cannot be used.
+    Raises ScenarioError if the data or the partition cannot be used.
     """
     distinct: dict[str, Variant] = {}
     for variant in map(_expanded, study.variants):

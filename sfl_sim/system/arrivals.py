@@ -39,8 +39,7 @@ def poisson(rates_per_s: ArrayLike, n_requests: int, rng: np.random.Generator) -
 def read_trace(path: str | Path, n_clients: int, key: str) -> Arrivals:
     """Read requests from a CSV file with the columns `time_s` and `client` (0, 1, ...), in any order.
 
-    Raises:
-        ScenarioError: with file and line, and the scenario `key` that names the file.
+    Raises ScenarioError with file and line, and the scenario `key` that names the file.
     """
     table = read_table(Path(path), ["time_s", "client"], key)
     times_s, clients = table.numbers("time_s"), table.numbers("client")

@@ -28,8 +28,7 @@ def draw_presence(n_clients: int, rng: np.random.Generator, availability: Availa
     the same log is k - 1 days ahead in it. From hourly shares each client draws its own intervals (`_logs_of_shares`).
     A client's draws do not depend on the number of clients.
 
-    Raises:
-        ScenarioError: an unusable profile.
+    Raises ScenarioError for an unusable profile.
     """
     if availability is None or availability.profile is None:
         return None

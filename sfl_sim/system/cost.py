@@ -138,8 +138,7 @@ def read_cost(profile: str | Path | None, key: str = KEY) -> Cost:
     that network therefore takes for it the time that was measured. A backward pass counts as two forward passes, but
     1x1 convolutions take `pointwise_backward` forward passes for it.
 
-    Raises:
-        ScenarioError: there is no such profile, or it cannot be used.
+    Raises ScenarioError if there is no such profile, or it cannot be used.
     """
     if profile is None or str(profile) == MACS:
         return Cost(MACS, None, PlainProcessor)

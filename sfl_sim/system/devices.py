@@ -21,8 +21,7 @@ def draw_devices(
     `reference_macs`. Training takes the training factor times as long as the rates say; without one, what the
     profile's column of this name says, or as long.
 
-    Raises:
-        ScenarioError: an unusable profile or number, or another reference network.
+    Raises ScenarioError for an unusable profile or number, or another reference network.
     """
     given = compute.training_factor
     factors = None if given is None else per_client(given, n, f"{KEY}.training_factor")

@@ -113,8 +113,7 @@ def build_fleet(
         n_clients, seed: number of clients, and seed of the run.
         clients, server, servers: the scenario's sections.
 
-    Raises:
-        ScenarioError: a profile, a file or a number cannot be used.
+    Raises ScenarioError if a profile, a file or a number cannot be used.
     """
     compute, network = clients.compute, clients.network
     cost = read_cost(compute.cost)

@@ -161,8 +161,7 @@ def joint_transfer_s(links: Sequence[Pieces], start_s: float, size_bytes: float,
     The links may have different periods, so the pieces are walked one by one: over links that vary, the cost grows
     with the number of pieces that the transfer lasts.
 
-    Raises:
-        ScenarioError: the links are never open at the same time, or the walk is longer than `MAX_PIECES`.
+    Raises ScenarioError if the links are never open at the same time, or the walk is longer than `MAX_PIECES`.
     """
     if not size_bytes:
         return 0.0
@@ -191,8 +190,7 @@ def moved_bytes(links: Sequence[Pieces], start_s: float, end_s: float) -> float:
 def slowest(links: Sequence[Pieces], start_s: float) -> Iterator[tuple[float, float]]:
     """Yield the constant pieces of the smallest of the rates, as `Pieces.pieces` does.
 
-    Raises:
-        ScenarioError: there are more than `MAX_PIECES`.
+    Raises ScenarioError if there are more than `MAX_PIECES`.
     """
     walks = [link.pieces(start_s) for link in links]
     pieces = [next(walk) for walk in walks]

@@ -32,8 +32,7 @@ def draw_links(
     A client's draws depend on neither the section nor n, but with a `compute_correlation`: that is the rank correlation
     of uplinks with the devices' speeds `macs_per_s` (n,), which are ranked among each other.
 
-    Raises:
-        ScenarioError: an unusable profile, trace or number.
+    Raises ScenarioError for an unusable profile, trace or number.
     """
     quantiles, phases = rng.random((n, 2)).T
     apart, ties, deck = rng.spawn(3)

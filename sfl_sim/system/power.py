@@ -40,8 +40,7 @@ def read_power(n: int, section: sections.PowerSection) -> Power:
     MobiSys 2012, Table 4): base for as long as a transfer lasts, and alpha for every bit, however fast it passes. A
     radio that sends and receives at once counts as two.
 
-    Raises:
-        ScenarioError: an unusable profile or number.
+    Raises ScenarioError for an unusable profile or number.
     """
     uplink_w, downlink_w = section.uplink_w, section.downlink_w
     uplink_joule_per_bit = downlink_joule_per_bit = 0.0

@@ -41,8 +41,7 @@ def available(kind: str) -> list[str]:
 def find(kind: str, profile: str | Path, key: str) -> Path:
     """Return the file of the shipped profile of this name, else the user's file at this path.
 
-    Raises:
-        ScenarioError: there is neither; `key` is the scenario key that names the profile.
+    Raises ScenarioError if there is neither; `key` is the scenario key that names the profile.
     """
     names = available(kind)
     if str(profile) in names:
@@ -80,8 +79,7 @@ class ProfileTable:
     def numbers(self, column: str) -> FloatArray:
         """Convert a column to finite numbers (rows,), once.
 
-        Raises:
-            ScenarioError: a cell is no number, or out of range.
+        Raises ScenarioError if a cell is no number, or out of range.
         """
         if column not in self._numbers:
             self._numbers[column] = self._converted(column)
@@ -101,8 +99,7 @@ class ProfileTable:
     def by_client(self) -> npt.NDArray[np.int64]:
         """Give the rows in the order of the clients, which a column `client` numbers from 0 on if there is one.
 
-        Raises:
-            ScenarioError: a client has no row, or two.
+        Raises ScenarioError if a client has no row, or two.
         """
         n = len(self.lines)
         if "client" not in self.columns:
@@ -140,9 +137,8 @@ class ProfileTable:
 def per_client(value: RatePerClient, n: int, key: str, *, zero_allowed: bool = False) -> FloatArray:
     """Expand `value` to n numbers above 0 (or 0, if that is allowed), one per client.
 
-    Raises:
-        ScenarioError: with `key`, if a file cannot be read, a list or a column does not have n entries, or a number is
-            out of range.
+    Raises ScenarioError with `key`, if a file cannot be read, a list or a column does not have n entries, or a number
+    is out of range.
     """
     if isinstance(value, str):
         column = key.rpartition(".")[2]
@@ -171,8 +167,7 @@ def _in_range(values: FloatArray) -> npt.NDArray[np.bool_]:
 def read_table(path: Path, needed: Sequence[str], key: str) -> ProfileTable:
     """Read the CSV file at `path`, which must have the columns `needed` and a row; other columns are not checked.
 
-    Raises:
-        ScenarioError: with file, line, `key`, what was found and what is allowed.
+    Raises ScenarioError with file, line, `key`, what was found and what is allowed.
     """
     return _table(path, tuple(needed), key, read_text(path, MAX_TABLE_BYTES, key))
 

@@ -51,8 +51,7 @@ class Topology:
         edges: edges of the graph that have a limit; paths consist of their numbers.
         capacity_bps: limits of these edges.
 
-    Raises:
-        ScenarioError: there is no path from a client to a server, or back.
+    Raises ScenarioError if there is no path from a client to a server, or back.
     """
 
     def __init__(
@@ -141,8 +140,7 @@ def build_topology(
         tiers: names of the servers of each tier, from the clients up; the backhaul leads to those of the first.
         tier: as for `Topology`.
 
-    Raises:
-        ScenarioError: an unusable file.
+    Raises ScenarioError for an unusable file.
     """
     if shared.file is not None:
         return Topology(_read_graph(Path(shared.file), n_clients), n_clients, tiers, covers_all=True)

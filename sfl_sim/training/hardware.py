@@ -25,8 +25,7 @@ _NEVER_BYTES = 2**31 - 1
 def pick_device(name: str) -> torch.device:
     """Return the device of this name; `auto` is the first GPU if there is one, else the CPU.
 
-    Raises:
-        ScenarioError: there is no such device.
+    Raises ScenarioError if there is no such device.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -50,8 +50,7 @@ class ConvertedTable(NamedTuple):
 def convert(form: str, files: Sequence[Path], out: Path) -> list[ConvertedTable]:
     """Read files of a form of `FORMS`, and write what they hold as profiles to a folder, one CSV file each.
 
-    Raises:
-        ScenarioError: a file cannot be read as this form; nothing is written then.
+    Raises ScenarioError if a file cannot be read as this form; nothing is written then.
     """
     found: list[ConvertedTable] = []
     for part in FORMS[form].together(files):

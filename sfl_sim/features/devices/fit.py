@@ -108,8 +108,7 @@ def calibrate_devices(measured: Path, cost: str) -> Calibration:
             and side (224), the side of its square images. Cells may be empty.
         cost: cost profile, or `macs`.
 
-    Raises:
-        ScenarioError: with file, line and column, if a measurement cannot be used.
+    Raises ScenarioError with file, line and column, if a measurement cannot be used.
     """
     table = read_table(measured, ["device"], KEY)
     table.require("device", np.array([bool(name) for name in table.columns["device"]]), "a name")
@@ -284,8 +283,7 @@ def write_profile(found: Calibration, out: Path, measured: Path) -> str:
 
     With costs of its own that is a second file, beside it.
 
-    Raises:
-        ScenarioError: `out` is the file of the measurements.
+    Raises ScenarioError if `out` is the file of the measurements.
     """
     if out.resolve() == measured.resolve():
         raise ScenarioError("would replace the measurements", key="--out", found=str(out), allowed="another file")

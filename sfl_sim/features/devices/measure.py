@@ -69,8 +69,7 @@ def measure(
         runtime: one of `NAMES`; `OTHER`: rows without times, to be filled in with what another runtime took.
         device: what computes, if it is torch.
 
-    Raises:
-        ScenarioError: the scenario cannot be used, or has no such cut; the runtime is not there.
+    Raises ScenarioError if the scenario cannot be used, or has no such cut, or the runtime is not there.
     """
     check(runtime)
     setup = Setup(scenario, pixels=False)

@@ -126,8 +126,7 @@ def rate(per_s: float) -> str:
 def load_serving(folder: Path) -> ServedFolder:
     """Read what `sfl-sim serve` left in `folder`, leaving the requests on disk.
 
-    Raises:
-        ScenarioError: a file is missing, unreadable or changed, or nothing has been served.
+    Raises ScenarioError if a file is missing, unreadable or changed, or nothing has been served.
     """
     with reading(folder, "serving") as common:
         trials = read_tables(folder, "serving", ["trials"])["trials"]

@@ -44,8 +44,7 @@ MIN_CHOICES = 3
 def write_serving(folder: Path, out: Path) -> Path:
     """Write the page on what `sfl-sim serve` left in `folder` to the file `out` and return its path.
 
-    Raises:
-        ScenarioError: the folder holds no served requests, or the page cannot be written.
+    Raises ScenarioError if the folder holds no served requests, or the page cannot be written.
     """
     served = load_serving(folder)
     trials = served.trials

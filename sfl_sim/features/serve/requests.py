@@ -145,8 +145,7 @@ def draw_rows(owners: NDArray[np.integer], clients: NDArray[np.integer], rng: np
     Returns:
         (R,) numbers of rows of the table.
 
-    Raises:
-        ScenarioError: a client that has requests has no row.
+    Raises ScenarioError if a client that has requests has no row.
     """
     counts = np.bincount(owners, minlength=int(clients.max(initial=-1)) + 1)
     if not counts[clients].all():

@@ -229,11 +229,7 @@ def where_drawn(axes: list[ShownAxis]) -> Markup:
 
 
 def load_whatif(folder: Path) -> WhatIfFolder:
-    """Read the folder.
-
-    Raises:
-        ScenarioError: a file is missing, unreadable or changed, or no point was evaluated.
-    """
+    """Read the folder. Raises ScenarioError if a file is missing, unreadable or changed, or no point was evaluated."""
     with reading(folder, "whatif") as common:
         about = contents(folder / ABOUT["whatif"])
         tables = read_tables(folder, "whatif", TABLES, [axis["key"] for axis in about["axes"]])

@@ -44,8 +44,7 @@ TRAINED = ["A round", "Accuracy reached", f"Rounds to{NBSP}target", f"Time to{NB
 def write_whatif(folder: Path, out: Path) -> Path:
     """Write the page on what `sfl-sim whatif` left in `folder` to the file `out` and return its path.
 
-    Raises:
-        ScenarioError: the folder holds no what-if, or the page cannot be written.
+    Raises ScenarioError if the folder holds no what-if, or the page cannot be written.
     """
     whatif = load_whatif(folder)
     # What was varied, and how it was evaluated.

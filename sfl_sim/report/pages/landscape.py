@@ -40,8 +40,7 @@ def write_landscape(frames: Frames, points: pd.DataFrame, out: Path) -> Path:
     Args:
         points: rows of landscape.parquet.
 
-    Raises:
-        ScenarioError: the page cannot be written.
+    Raises ScenarioError if the page cannot be written.
     """
     lines, planes = (
         [(variant, _of(variant, rows)) for variant in frames.variants]

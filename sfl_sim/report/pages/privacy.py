@@ -163,8 +163,7 @@ def _series(frames: Frames) -> dict[str, style.Named]:
 def write_privacy(folder: Path, out: Path) -> Path:
     """Write the page on the run in `folder` to the file `out` and return its path.
 
-    Raises:
-        ScenarioError: nothing was measured, or the page cannot be written.
+    Raises ScenarioError if nothing was measured, or the page cannot be written.
     """
     results = load_results(folder)
     frames = results.frames

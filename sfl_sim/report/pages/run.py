@@ -93,8 +93,7 @@ def write_report(runs: Sequence[Path], out: Path, parts: Parts | None = None) ->
         out: the page.
         parts: makes the parts of the page; by default, all but those that need too much memory must succeed.
 
-    Raises:
-        ScenarioError: a folder holds no complete run, or the page cannot be written.
+    Raises ScenarioError if a folder holds no complete run, or the page cannot be written.
     """
     frames = merge([load(folder) for folder in dict.fromkeys(runs)])
     parts = parts or Parts()

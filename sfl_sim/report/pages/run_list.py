@@ -25,8 +25,7 @@ from sfl_sim.store.trial import SUMMARY
 def write_run_list(reports: Path, out: Path) -> Path:
     """Write the page to the file `out` and return its path; its links are relative, so that both can be moved together.
 
-    Raises:
-        ScenarioError: the page cannot be written.
+    Raises ScenarioError if the page cannot be written.
     """
     runs = stored_runs(reports)
     columns: dict[str, list[Cell]] = {

@@ -365,11 +365,7 @@ def preview_in_terminal(preview: Preview) -> Group:
 
 
 def write_preview(preview: Preview, out: Path) -> Path:
-    """Write the page to the file `out` and return its path.
-
-    Raises:
-        ScenarioError: the page cannot be written.
-    """
+    """Write the page to the file `out` and return its path. Raises ScenarioError if the page cannot be written."""
     held = distinct((escape(p.name), p.counts.rename(columns=escape)) for p in preview.partitions)
     return write_page(
         out, "preview", title=preview.name, kind="partition", about=preview.common, group=preview.group,
