@@ -1,7 +1,5 @@
 """The console script, also as `python -m sfl_sim`: Ctrl-C and `kill` never show a traceback."""
 
-from __future__ import annotations
-
 import gc
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Python API: run a scenario and read its results as pandas frames."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

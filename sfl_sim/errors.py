@@ -1,7 +1,5 @@
 """Errors that a user reads in one line."""
 
-from __future__ import annotations
-
 import difflib
 import errno
 import heapq

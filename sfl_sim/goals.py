@@ -1,7 +1,5 @@
 """Goals: what a network has to predict of a sample. Data, losses, evaluation and scores each know what theirs needs."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 NO_LABEL, NO_TOKEN = 255, -100

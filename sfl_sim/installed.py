@@ -10,8 +10,6 @@ A scenario names them as it names those of sfl-sim (`method: my_method`). No --a
 package lets it run. What comes with sfl-sim keeps its name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points

@@ -1,7 +1,5 @@
 """JSON of users: text that is not JSON, too deep, or has numbers that are too large, is told with its line."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """What an order, a choice or a rule knows when it decides: a trait, of which pages make their tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Named random streams: every source of randomness has its own, so that no draw depends on other draws."""
 
-from __future__ import annotations
-
 import zlib
 
 import numpy as np

@@ -4,8 +4,6 @@ Methods, models, data sets, ... are described where they are written. That code 
 where nothing else needs torch, the description of an earlier command is read (`code_version.described`).
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -6,8 +6,6 @@ at its field (`OnlyWith`, `Unless`), and what a key needs of the method, in `NEE
 or, for a single method, in its `ignores`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter

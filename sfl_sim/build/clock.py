@@ -1,7 +1,5 @@
 """The clock of a scenario, with the queues of its servers, and the executor of what it times."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

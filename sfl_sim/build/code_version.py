@@ -1,7 +1,5 @@
 """Version of the code, and what it says of itself: kept in the user's cache, since only torch can say it again."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

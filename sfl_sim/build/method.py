@@ -1,7 +1,5 @@
 """The method of a scenario, with its task: cuts, codecs, data and speeds of the clients."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache

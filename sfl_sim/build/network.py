@@ -1,7 +1,5 @@
 """The network of a scenario: its layers, with adapters if there are any, and its initial weights."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How clients and server optimise: the loss, rates, sizes of mini-batches and optimisers, as a scenario gives them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Registry of the names that a scenario may use: of sfl-sim, of installed packages, and `package.module:name`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import wraps
 from importlib.metadata import EntryPoint

@@ -1,7 +1,5 @@
 """Setup: what a variant with a seed begins with, before anything runs: data, its shares, and the simulated system."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

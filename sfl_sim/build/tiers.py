@@ -1,7 +1,5 @@
 """Tiers of servers: which server serves which client, and how each serves jobs, from the scenario."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 

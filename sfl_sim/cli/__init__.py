@@ -4,8 +4,6 @@
 130 interrupted.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

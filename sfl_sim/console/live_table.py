@@ -1,7 +1,5 @@
 """Live table of a study in a terminal: a row for every variant with its seed, or as many as the screen can show."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Progress of a study for the user: a live table or a bar in a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 

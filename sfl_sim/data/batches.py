@@ -1,7 +1,5 @@
 """Mini-batches of each client's samples, drawn from (seed, client, round) and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice, pairwise

@@ -1,7 +1,5 @@
 """Data sets that need no files and no network."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

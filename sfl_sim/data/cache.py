@@ -1,7 +1,5 @@
 """Cache of data sets as they were read: one file each, mapped into memory, so that parallel runs share its pages."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Partitions drawn from symmetric Dirichlet distributions (docs/methods/partitions.md#dirichlet)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Folder of the data sets, and downloads of published ones: resumed if interrupted, and verified."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

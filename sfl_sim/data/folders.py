@@ -1,7 +1,5 @@
 """Data sets of image files in folders."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Token data sets of Hugging Face: sequences of unequal lengths of which every next token is predicted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

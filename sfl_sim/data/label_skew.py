@@ -1,7 +1,5 @@
 """Partitions that give each client some labels more than others: dominant labels, and shards of sorted samples."""
 
-from __future__ import annotations
-
 from decimal import ROUND_HALF_UP, Decimal
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """FEMNIST, CelebA, and the JSON files of LEAF (Caldas et al. 2018) with the samples of each user."""
 
-from __future__ import annotations
-
 import json
 import string
 from collections.abc import Callable

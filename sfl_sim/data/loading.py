@@ -4,8 +4,6 @@ A data set is the same in every run: splits and subsets are drawn from streams t
 clock asks for no more than the shapes and label counts of samples, which are known of published sets without them.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -139,8 +137,8 @@ def load(
         train_samples, test_samples: keep so many, stratified and the same in every run; None keeps all.
         options: keyword arguments of the data set's function; None stands for its default.
 
-    Raises ScenarioError for an unknown name, an option that the data set does not have, missing or unreadable files, more
-    samples wanted than there are, or no training or test samples at all.
+    Raises ScenarioError for an unknown name, an option that the data set does not have, missing or unreadable files,
+    more samples wanted than there are, or no training or test samples at all.
     """
     if loader is None and name not in DATASETS:
         loader = partial(as_dataset, find("datasets", name, "data.name", DATASETS, "unknown data set"))

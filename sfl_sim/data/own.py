@@ -1,7 +1,5 @@
 """Data of a user's own: arrays, tensors or torch data sets, as a `Dataset`; and a partition that a user has made."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

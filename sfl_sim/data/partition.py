@@ -5,8 +5,6 @@ label and random within a label; those of `iid` and `quantity_skew` are random t
 in docs/methods/partitions.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Input and output of partitions: samples grouped by label, and their distribution to clients in given numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Speech Commands of Google as log-mel images."""
 
-from __future__ import annotations
-
 import wave
 from collections.abc import Sequence
 from pathlib import Path

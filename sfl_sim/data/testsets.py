@@ -1,7 +1,5 @@
 """Test sets of single clients, as parts of the global test set, which is evaluated once for all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from decimal import Decimal
 

@@ -1,7 +1,5 @@
 """Next-character prediction in Shakespeare's plays, by role: LEAF's files, or a text with speaker headings."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable

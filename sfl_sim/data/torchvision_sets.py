@@ -1,7 +1,5 @@
 """Data sets of torchvision, which knows where they are published, and unpacks, verifies and reads them."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import pickle

@@ -1,7 +1,5 @@
 """Image transforms on whole batches: uint8 in memory, floating point only in the batch that trains."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Texts of many people as sequences of words: Sentiment140 and Reddit in LEAF's files, and Stack Overflow."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -12,8 +12,6 @@ has. To add a choice, write it and enter it in `CHOICES`, or name it in the scen
     [1, 2]
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

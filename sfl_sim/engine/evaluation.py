@@ -1,7 +1,5 @@
 """Evaluation after a round, of the global model and of those that the clients would have; and snapshots within one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from math import inf

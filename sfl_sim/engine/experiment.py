@@ -1,7 +1,5 @@
 """Experiment: one variant with one seed, built from a scenario, run round by round, and evaluated after each round."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext

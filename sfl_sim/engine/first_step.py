@@ -1,7 +1,5 @@
 """The first step: a round of few clients with a mini-batch each, which shows before a run what would end it."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress

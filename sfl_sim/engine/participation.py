@@ -1,7 +1,5 @@
 """Participation in rounds: presence of clients at the beginning, the draw of participants, and dropouts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import inf, nan
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows of the tables in a run folder (docs/output.md), made from an experiment's results."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Early end of a training: by the rules of `train.stop`, or by a user's own function after each round."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -9,8 +9,6 @@ A round only says when the run evaluates: it ends when the global model has take
 work then go on into the next one. A client that is lost takes its update along, and its slot goes to another at once.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence

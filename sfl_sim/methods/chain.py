@@ -5,8 +5,6 @@ are copies of one client each, as in SplitFedV1, so that a graph waits for the g
 part is as the method has it: a copy for every client (SplitFedV1), or one that all train in turn (SplitFedV2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

@@ -5,8 +5,6 @@ builds on, Han et al., "Accelerating Federated Learning with Split Learning on L
 (docs/methods/cse_fsl.md).
 """
 
-from __future__ import annotations
-
 from sfl_sim.methods.ahead import Ahead, UploadOptions
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.models.replica import Bundle

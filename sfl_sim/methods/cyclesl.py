@@ -3,8 +3,6 @@
 Wang et al., "CycleSL: Server-Client Cyclical Update Driven Scalable Split Learning", 2025 (docs/methods/cyclesl.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated

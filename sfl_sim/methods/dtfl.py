@@ -4,8 +4,6 @@ Mohammadabadi et al., "Speed Up Federated Learning in Heterogeneous Environments
 Approach", 2023 (docs/methods/dtfl.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from pydantic import Field

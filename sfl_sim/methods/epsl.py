@@ -4,8 +4,6 @@ Lin et al., "Efficient Parallel Split Learning over Resource-constrained Wireles
 (docs/methods/epsl.md).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ layer d + 1 (docs/methods/multiexit.md#depths). The loss is gamma l_C + (1 - gam
 answer and l_S of the server's.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Xie et al., "Asynchronous Federated Optimization", 2019 (arXiv 1903.03934), Algorithm 1 (docs/methods/asynchronous.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 

@@ -4,8 +4,6 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 (docs/methods/fedavg.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from sfl_sim.methods.base import Method, MethodOptions, Task

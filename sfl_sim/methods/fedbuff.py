@@ -4,8 +4,6 @@ Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AIST
 staleness scaling of its experiments (docs/methods/asynchronous.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated

@@ -3,8 +3,6 @@
 Yang et al., "Federated Learning with Nesterov Accelerated Gradient", IEEE TPDS 2022.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from sfl_sim.errors import ScenarioError

@@ -3,8 +3,6 @@
 Li et al., "FedNAR: Federated Optimization with Normalized Annealing Regularization", NeurIPS 2023.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

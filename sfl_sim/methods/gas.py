@@ -3,8 +3,6 @@
 Yang and Liu, "GAS: Generative Activation-Aided Asynchronous Split Federated Learning", AAAI 2025 (docs/methods/gas.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

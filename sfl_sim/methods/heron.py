@@ -4,8 +4,6 @@ Kou et al., "Lean Clients, Full Accuracy: Hybrid Zeroth- and First-Order Split F
 (docs/methods/heron.md).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

@@ -3,8 +3,6 @@
 Source: docs/methods/several_servers.md. Any method with `tiered = True` can be the host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

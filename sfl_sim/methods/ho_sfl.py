@@ -4,8 +4,6 @@ Chen et al., "HO-SFL: Hybrid-Order Split Federated Learning with Backprop-Free C
 2026 (docs/methods/ho_sfl.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple

@@ -4,8 +4,6 @@ Tirana et al., "Data Heterogeneity and Forgotten Labels in Split Federated Learn
 (docs/methods/hydra.md). Symbols: w1 is part-1, w2a the trunk, w2b[g] the head of group g, u(c) the group of client c.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 from typing import Annotated, Literal

@@ -4,8 +4,6 @@ Liao et al., "MergeSFL: Split Federated Learning with Feature Merging and Batch 
 (docs/methods/mergesfl.md). The released code fixes batch sizes, which an option changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal

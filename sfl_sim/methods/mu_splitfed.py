@@ -4,8 +4,6 @@ Liang et al., "Towards Straggler-Resilient Split Federated Learning: An Unbalanc
 (docs/methods/mu_splitfed.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 

@@ -4,8 +4,6 @@ Han et al., "SplitGP: Achieving Both Generalization and Personalization in Feder
 that may differ between clients as in HARMONY's comparison (docs/methods/multiexit.md).
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -4,8 +4,6 @@ Chen et al. 2023, as Tirana et al. 2026 adapt it to split learning (docs/methods
 heads are part-2, kept at the server. All heads answer, and the most confident one is believed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from sfl_sim.methods.base import MethodOptions, Task

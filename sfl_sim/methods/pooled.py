@@ -3,8 +3,6 @@
 Methods differ in the server's step, and in the gradients that come back.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

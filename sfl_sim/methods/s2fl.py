@@ -4,8 +4,6 @@ Yan et al., "Have Your Cake and Eat It Too: Toward Efficient and Accurate Split 
 (docs/methods/s2fl.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product
 from typing import Annotated

@@ -1,7 +1,5 @@
 """What a method may know of speeds: times of its clients in rounds that have ended, and nothing else of the system."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from statistics import median
 from typing import NamedTuple

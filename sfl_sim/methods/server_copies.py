@@ -10,8 +10,6 @@ the server. The two exchange models for free, and the server never sees what a c
 FedAvg with any cuts (docs/methods/splitfed.md#splitfedv1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -3,8 +3,6 @@
 Wang et al., "SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum", ICLR 2020.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

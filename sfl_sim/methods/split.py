@@ -1,7 +1,5 @@
 """The mini-batch of split learning, and the base of methods whose clients share one state at the server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 

@@ -4,8 +4,6 @@ Thapa et al., "SplitFed: When Federated Learning Meets Split Learning", AAAI 202
 average the copies of part-2 more often are those of SMoFi's comparison (docs/methods/splitfed.md#splitfedv1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Literal

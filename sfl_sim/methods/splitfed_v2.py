@@ -4,8 +4,6 @@ Thapa et al., "SplitFed: When Federated Learning Meets Split Learning", AAAI 202
 whose comparison adds the L2 regularisation (docs/methods/splitfed.md#splitfedv2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Literal
 

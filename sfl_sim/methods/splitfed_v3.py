@@ -5,8 +5,6 @@ There is no single global model: all front ends answer, and the most confident a
 (docs/methods/splitfed.md#splitfedv3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from sfl_sim.methods.base import MethodOptions, Task

@@ -4,8 +4,6 @@ Ma et al., "SplitFrozen: Split Learning with Device-side Model Frozen for Fine-T
 Resource-Constrained Devices", 2025 (docs/methods/splitfrozen.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any

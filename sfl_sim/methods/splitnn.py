@@ -4,8 +4,6 @@ Vepakomma et al., "Split Learning for Health: Distributed Deep Learning without 
 (docs/methods/splitnn.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 

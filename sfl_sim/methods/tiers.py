@@ -3,8 +3,6 @@
 Hierarchical averaging: 2412.07197 and 2603.08687 (docs/methods/several_servers.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod

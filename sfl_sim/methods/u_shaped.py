@@ -4,8 +4,6 @@ Vepakomma et al., "Split Learning for Health: Distributed Deep Learning without 
 (docs/methods/u_shaped.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 

@@ -3,8 +3,6 @@
 Defences of what crosses the cut are here, too (docs/methods/leakage.md#defences): noise is a codec around another one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary

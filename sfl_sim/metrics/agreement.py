@@ -1,7 +1,5 @@
 """How well a measured run agrees with a simulated one: rounds, operations, waiting, and the order of service."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """Breakdown of the simulated time of a round by resource, and bytes on the links, from recorded operations."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

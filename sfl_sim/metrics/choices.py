@@ -1,7 +1,5 @@
 """Comparison of choices: which are Pareto-optimal, what their ranks over seeds are, and how often each comes first."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

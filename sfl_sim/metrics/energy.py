@@ -1,7 +1,5 @@
 """Energy from the clients' batteries, in joules, from recorded operations and the fleet's powers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

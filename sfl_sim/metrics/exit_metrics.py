@@ -6,8 +6,6 @@ server_correct. A device answers if the entropy is below its threshold; else it 
 (docs/methods/exit_metrics.md).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from decimal import Decimal

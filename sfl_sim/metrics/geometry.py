@@ -1,7 +1,5 @@
 """Geometry of what was learned and of what clients hold: layouts, widths of minima, divergence of labels."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Leakage as figures: how alike images are, and how well gradients tell labels apart (docs/methods/leakage.md)."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Queue of the server, and its work by label and time, from recorded jobs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """Figures of whole rounds: which one is typical, and what clients that go away and replay cost over all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

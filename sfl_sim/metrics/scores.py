@@ -4,8 +4,6 @@ Each goal has a first score, of which more is better and 1 is perfect, as of an 
 stopping and pages ask for (docs/howto/losses.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

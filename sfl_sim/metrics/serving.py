@@ -1,7 +1,5 @@
 """Latency of a served fleet's requests by part, and the load from which on the fleet falls behind."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

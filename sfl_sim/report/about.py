@@ -1,7 +1,5 @@
 """The top of pages: what was simulated, and what a reader must know before believing the rest."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

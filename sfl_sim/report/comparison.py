@@ -1,7 +1,5 @@
 """Differences between runs side by side, and between before and after of a repriced run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

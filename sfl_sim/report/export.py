@@ -1,7 +1,5 @@
 """Files of a page for other programs: tidy tables, and figures for a paper, one file each and as wide as a column."""
 
-from __future__ import annotations
-
 import html
 import json
 import math

@@ -3,8 +3,6 @@
 A mark with a name stands in the legend of its panel. Texts are Plotly's HTML: names in it must be escaped.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any

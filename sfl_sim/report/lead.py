@@ -8,8 +8,6 @@ apart. Else how many seeds agree is said, of those that both have. A ratio is th
 the same rule.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field

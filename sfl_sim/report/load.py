@@ -1,7 +1,5 @@
 """Read stored folders: what all kinds have in common, and runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields

@@ -3,8 +3,6 @@
 Arrows lead from an operation to the one on another track that it causes within the round.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator

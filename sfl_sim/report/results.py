@@ -1,7 +1,5 @@
 """The results of each variant: medians and their spread over seeds, and which variant reaches a target when."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace

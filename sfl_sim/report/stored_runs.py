@@ -1,7 +1,5 @@
 """Folders of runs, servings and what-ifs side by side: when each was written, whether it is finished, what differs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from contextlib import suppress

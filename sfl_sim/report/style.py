@@ -1,7 +1,5 @@
 """Colours and names that mean the same on every page."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from markupsafe import Markup

@@ -4,8 +4,6 @@ Processes end with their parent, even if it is killed. Nodes of a cluster share 
 back as bytes. A node needs the same code of sfl-sim, and the scenario's files, data sets and modules at the same paths.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

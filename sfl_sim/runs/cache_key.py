@@ -1,7 +1,5 @@
 """Cache keys: a digest of everything that decides the content of a trial, by which finished trials are found."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Ctrl-C and `kill`: they wait while files are written, and none of them is lost."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """Events of a study while it runs: small objects passed to a callback, which a terminal shows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Runs a trial of a study, which is one variant with one seed, and stores its results in its folder."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ For example, two trainings give the same model if they differ only in keys that 
 have the same operations if they differ only in keys of the system. Callers name the concerns that do not count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from typing import Any, TypeVar, get_args, get_origin

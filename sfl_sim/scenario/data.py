@@ -1,7 +1,5 @@
 """Section of a scenario about its data: the data set, and the partition of its samples among the clients."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Text files of users, read with bounds, and the scenarios that come with sfl-sim."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path

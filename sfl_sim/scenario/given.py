@@ -4,8 +4,6 @@ A text has a digest of the object's content, of code by its instructions, so tha
 another day are the same trial, which earlier runs may have finished.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pickle

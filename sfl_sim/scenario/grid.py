@@ -1,7 +1,5 @@
 """Dotted keys of a scenario: the points of its grid, their names, and setting of keys."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Reads a YAML file or a mapping into the variants to run, and writes them back to text."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ comes from the user who starts the program (`--allow-code`, `allow_code=True`) o
 checked where code is imported, and passed on to other processes, with the objects that these need.
 """
 
-from __future__ import annotations
-
 import pickle
 import re
 import sys

@@ -5,8 +5,6 @@ same. Those of an order (docs/methods/orders.md#readings-of-hydra) follow keys t
 keeps the name, and `expand` puts the settings in its place where a scenario is put to use.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Pydantic says where a value fails; the allowed values are read from the JSON Sch
 same.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Every key of a scenario: as the JSON Schema by which editors check and errors say what is allowed, and as a file."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Axes of a what-if study: keys of a scenario and the values to try, in all combinations."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

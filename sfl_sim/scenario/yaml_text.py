@@ -1,7 +1,5 @@
 """YAML of scenarios: read with the line of every key, and written so that it reads back equal."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -7,8 +7,6 @@ departure). Within a leg durations are added one after another, as an event loop
 the last bit. What is added may depend on what it is added to (`sim/trace.py`).
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ Arrays need a plan: operations that are recorded once and timed again and again.
 only at the server: then it is a sequence of stages.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property, partial

@@ -1,7 +1,5 @@
 """Dropouts: operations that are lost because their client goes away or the round goes on without it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from math import inf
 from typing import Literal, NamedTuple

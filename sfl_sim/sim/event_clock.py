@@ -1,7 +1,5 @@
 """The event clock: drives flows through an event loop in simulated time."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

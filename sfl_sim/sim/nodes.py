@@ -1,7 +1,5 @@
 """Nodes of a fleet, the links between them, and whose operation is whose."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, NamedTuple

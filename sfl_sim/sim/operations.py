@@ -1,7 +1,5 @@
 """Operations in simulated time: which device, links or server they occupy, for how long, and which are lost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf

@@ -1,7 +1,5 @@
 """The server's queue for requests: no state changes, so workers may share a model, and jobs a batch."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from math import inf

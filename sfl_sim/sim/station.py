@@ -1,7 +1,5 @@
 """The server's queue: its workers, one queue per state, and a policy that picks from it."""
 
-from __future__ import annotations
-
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping

@@ -5,8 +5,6 @@ memory at the end of that round, in `memory.pt`, and a `checkpoint.json` with th
 of `rounds.jsonl` until then, and of itself. The two newest are kept, in case the newest cannot be read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

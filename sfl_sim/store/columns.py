@@ -3,8 +3,6 @@
 Times are simulated seconds since the start of the run. `round` counts from 1.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Trials that earlier runs have finished: found by their keys, and copied from the tables of those runs."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

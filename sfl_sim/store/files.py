@@ -1,7 +1,5 @@
 """Files that are complete or absent, and stay after a power failure; their checksums."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

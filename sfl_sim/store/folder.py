@@ -1,7 +1,5 @@
 """Folder of a run: opened beside its place, filled trial by trial, joined, published."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lock that lets one process at a time write a run's folder."""
 
-from __future__ import annotations
-
 import os
 import platform
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Places of recorded operations: the words in column `node`, and what they mean."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

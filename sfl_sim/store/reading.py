@@ -1,7 +1,5 @@
 """Reader of stored tables."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Description of every stored table, read from schema.toml: type, unit, meaning and null rule of each column."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Tables of a run: joined from those of its trials, and split into trials again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of one trial, a variant with a seed: its tables, its weights, its summary; or why it failed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The benchmark: methods in one world, each with what was best in pilots, of which all have as many, and its cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Bottlenecks: the typical round of a run timed again in systems in which one resource is faster."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

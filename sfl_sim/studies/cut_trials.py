@@ -1,7 +1,5 @@
 """Timing of one variant of a scenario in all its seeds, at any cuts of its clients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Stored models under the names of a user's own module: as tensors, as a module, and as files for other programs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cached_property

@@ -5,8 +5,6 @@ filter of a direction is scaled to the norm of the model's, for a network with R
 weights of another scale, and would else look flat because its weights are large.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Launches the studies that write a folder: work, join the tables, describe, write the page, publish."""
 
-from __future__ import annotations
-
 import os
 import platform
 import time

@@ -1,7 +1,5 @@
 """Notes: what was understood of a scenario where a user may have meant something else, and what has no effect in it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

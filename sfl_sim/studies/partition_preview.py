@@ -1,7 +1,5 @@
 """Preview of the samples that the clients of a study would hold: its distinct partitions, without training."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Repricing: a stored run walked again in another system, into a folder of its own with a report like any run's."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path

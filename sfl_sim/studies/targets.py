@@ -1,7 +1,5 @@
 """Target accuracies of variants: a number, or a share of the accuracy of a reference in the same setting."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from statistics import fmean
 from typing import Any

@@ -1,7 +1,5 @@
 """The main study: trains every trial of a scenario x its grid x its seeds, and reports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial

@@ -1,7 +1,5 @@
 """Stored runs that other studies use: their variants, and the search for the one that fits a scenario."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

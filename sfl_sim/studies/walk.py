@@ -1,7 +1,5 @@
 """Walks through the rounds of a scenario by the clock alone, in one system after another and with other cuts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Arrivals of requests at clients: Poisson, or from a trace."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Availability of clients, drawn from a profile of logged intervals or of hourly shares."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Compute time of steps: in proportion to their MACs, or by kind of layer, with overheads for calls and moved data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

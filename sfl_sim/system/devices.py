@@ -1,7 +1,5 @@
 """Devices of the clients: their names, and their rates in multiply-accumulates (MACs) per second."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from sfl_sim.scenario.sections import Compute

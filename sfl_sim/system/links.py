@@ -1,7 +1,5 @@
 """Rates of links over time, and durations of transfers over one link or over several at once."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Links of the clients: the mean rate of each direction, its variation over time, and the latency."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain, islice
 from pathlib import Path

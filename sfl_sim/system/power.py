@@ -1,7 +1,5 @@
 """Powers of the clients: watts while they compute, send, receive and wait."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from sfl_sim.scenario import optional_sections as sections

@@ -4,8 +4,6 @@ A profile is a CSV file: lines `# key: value` that say where the figures come fr
 then the rows. `profiles/README.md` describes the shipped ones and how to write another.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import re

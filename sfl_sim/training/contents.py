@@ -1,7 +1,5 @@
 """Contents of values and states as bytes and back, to the bit; reading them runs no code that they name."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from io import BytesIO

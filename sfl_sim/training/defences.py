@@ -5,8 +5,6 @@ any way. Székely, Rizzo, Bakirov, "Measuring and Testing Dependence by Correlat
 2007; Székely, Rizzo, "Partial Distance Correlation with Methods for Dissimilarities", Annals of Statistics 2014.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated

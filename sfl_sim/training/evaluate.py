@@ -1,7 +1,5 @@
 """Evaluation of the global model: in eval mode, in large batches, without use of random streams."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Executors: of training, where every step runs at the instant its service starts, and of the same timeline alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sfl_sim.models.on_nan import OnNan

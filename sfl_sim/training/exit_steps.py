@@ -3,8 +3,6 @@
 l_C is the loss of the head's answer. Each step costs what phi and h cost (`exit_work`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Hardware that trains: the device, the number of threads, the allocator, and floating-point precisions."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 from dataclasses import dataclass

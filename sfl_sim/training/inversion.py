@@ -1,7 +1,5 @@
 """Inversion: a network that learns to draw samples from what crosses the cut (docs/methods/leakage.md#inversion)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

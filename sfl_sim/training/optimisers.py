@@ -1,7 +1,5 @@
 """The local optimisers, on one flat vector, and the rules that change a gradient before a step."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass

@@ -1,7 +1,5 @@
 """Settings of the whole process that change what a run computes: set for it, and given back to who has called it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial

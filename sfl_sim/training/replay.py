@@ -6,8 +6,6 @@ are still alive at that point are an `Image`. Values and states are numbered in 
 the executor, which is that of simulated time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b

@@ -5,8 +5,6 @@ The mini-batch of split learning (docs/methods/README.md#one-split-step) is `For
 server, `Backward` at the client. A step that a single method uses lies in that method's file.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The commands devices measure, fit and convert."""
 
-from __future__ import annotations
-
 from itertools import chain
 from math import isnan
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Measurements as profiles: links, devices and availability as others publish them, and as own tools measure them."""
 
-from __future__ import annotations
-
 import pickle
 import warnings
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Calibration of devices: rates and training factors from measured latencies, as a profile that a scenario can name."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Sequence

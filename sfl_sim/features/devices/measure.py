@@ -1,7 +1,5 @@
 """Measurement of a scenario's own network on this machine: the whole and its parts, forward passes and whole steps."""
 
-from __future__ import annotations
-
 import csv
 import platform
 import statistics

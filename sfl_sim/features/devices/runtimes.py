@@ -1,7 +1,5 @@
 """Runtimes of devices: a part of a network exported to each, and its forward pass there, on this machine."""
 
-from __future__ import annotations
-
 import copy
 import os
 import platform

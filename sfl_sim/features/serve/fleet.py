@@ -1,7 +1,5 @@
 """Served fleet: the trained models of a variant with one seed answer requests, each of which becomes a row."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Read a folder of served requests: what each variant is called and coloured, and what was measured of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

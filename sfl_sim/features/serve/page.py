@@ -1,7 +1,5 @@
 """The page on served requests: how long answers take, where the time goes, and what accuracy costs under load."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

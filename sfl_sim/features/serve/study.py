@@ -3,8 +3,6 @@
 The models' answers come from a stored run, or from a run that is made first.
 """
 
-from __future__ import annotations
-
 import glob
 from collections.abc import Mapping
 from dataclasses import replace

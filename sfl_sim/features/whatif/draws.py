@@ -3,8 +3,6 @@
 What is drawn from which source: docs/howto/what-survives.md.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Sequence
 from math import log

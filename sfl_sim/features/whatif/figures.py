@@ -1,7 +1,5 @@
 """Figures of a what-if: the time of a round along an axis, in other systems, of classes of clients, and of draws."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The sentences at the top of the page on a what-if: what is best, what survives, how the world changes it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any

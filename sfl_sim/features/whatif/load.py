@@ -1,7 +1,5 @@
 """Read what `sfl-sim whatif` left in a folder: what was varied, and what a round takes at each point."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path

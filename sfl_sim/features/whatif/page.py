@@ -1,7 +1,5 @@
 """The page on a what-if: its sections, the best cut in sentences and in a table, which the terminal shows as well."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """A what-if study: times a scenario's rounds, by the clock alone, at every combination of keys that vary."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """The tables of a what-if study (docs/output.md), from the answers to its points."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The page of a benchmark: what each method reaches at which price, who beats whom by more than chance, and why."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Panels on what models know: which labels, from round to round and within a round, and with early exits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

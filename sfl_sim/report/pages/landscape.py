@@ -1,7 +1,5 @@
 """The page on loss landscapes: what models lose along a line and on a plane of random directions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

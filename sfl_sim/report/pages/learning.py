@@ -1,7 +1,5 @@
 """Panels round by round: accuracy and forgetting, what they cost, and what replay and stale updates do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

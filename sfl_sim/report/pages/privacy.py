@@ -1,7 +1,5 @@
 """The page on what the cut gives away: leakage against time, accuracy and forgetting, and what can be reconstructed."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Sequence

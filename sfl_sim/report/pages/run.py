@@ -1,7 +1,5 @@
 """The page of a run, or of several side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

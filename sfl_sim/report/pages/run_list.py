@@ -1,7 +1,5 @@
 """The page that lists the runs below a folder, with a link to the page of each."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections import defaultdict

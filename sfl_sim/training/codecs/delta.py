@@ -1,7 +1,5 @@
 """Only the samples that have changed."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Elements in floating types of 16 bits."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

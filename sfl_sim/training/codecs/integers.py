@@ -1,7 +1,5 @@
 """Elements as integers of few bits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """SplitFC: features that vary much are sent more often."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

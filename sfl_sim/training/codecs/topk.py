@@ -1,7 +1,5 @@
 """The largest elements of each sample, and their indices."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, ClassVar, Literal
 
