@@ -54,7 +54,7 @@ def measure(case, devices, participants, rounds):
     """Measure the resident bytes when the run is built and after every round, and the seconds to build it."""
     from sfl_sim.engine.experiment import Experiment
     from sfl_sim.scenario.load import parse
-    from sfl_sim.store import TrialWriter
+    from sfl_sim.store.trial import TrialWriter
     from sfl_sim.training.hardware import keep_freed_memory
 
     keep_freed_memory()

@@ -34,7 +34,7 @@ from sfl_sim.scenario.load import load as load_scenario
 from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.vary import axis
-from sfl_sim.store import check_unchanged
+from sfl_sim.store.folder import check_unchanged
 from sfl_sim.store.reading import file_of, read_entries, read_table
 from sfl_sim.store.schema import FolderKind, tables
 from sfl_sim.studies.advise import Advice, Criteria, find_advice

@@ -22,8 +22,9 @@ from sfl_sim.models.lora import Lora, with_adapter
 from sfl_sim.models.network import Network
 from sfl_sim.models.zoo import is_weightless, network
 from sfl_sim.scenario.sections import Init, ModelSection, Scenario
-from sfl_sim.store import check_unchanged, models_of, no_run, read_manifest
-from sfl_sim.store.files import read_json
+from sfl_sim.store.earlier import no_run
+from sfl_sim.store.files import models_of, read_json, read_manifest
+from sfl_sim.store.folder import check_unchanged
 from sfl_sim.training.hardware import PRECISIONS
 
 KEY = "model.init.run"

@@ -241,7 +241,7 @@ def check(
 def _hold_against_laws(run: Path, again: bool) -> None:
     """Print a line for each law. Raises SystemExit(1) if the run breaks one."""
     from sfl_sim.report.display import plural
-    from sfl_sim.store import changed_files
+    from sfl_sim.store.folder import changed_files
     from sfl_sim.studies.laws import Breach, held_against, trials_of
 
     if names := changed_files(run):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from sfl_sim.store import Checkpoint, Checkpoints
+from sfl_sim.store.checkpoints import Checkpoint, Checkpoints
 from sfl_sim.training import contents
 from sfl_sim.training.contents import Unstorable
 from sfl_sim.training.replay import CheckpointMismatch, Image, Replay

@@ -12,7 +12,7 @@ from sfl_sim.report.display import plural
 from sfl_sim.report.frames import Frames, titles
 from sfl_sim.report.load import Run
 from sfl_sim.scenario.own_code import object_name
-from sfl_sim.store import changed_files
+from sfl_sim.store.folder import changed_files
 
 # What was simulated
 

@@ -20,7 +20,7 @@ from plotly.offline import get_plotlyjs
 from sfl_sim.errors import ScenarioError, in_short
 from sfl_sim.report.load import flat
 from sfl_sim.report.panel import Cell, Panel, Table
-from sfl_sim.store import write_file
+from sfl_sim.store.files import write_file
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -18,7 +18,7 @@ from sfl_sim.report.load import SUMMARY_NUMBERS, TABLES
 from sfl_sim.report.panel import Cell, Column, Table, by_variant, columns_of
 from sfl_sim.scenario.given import METRICS
 
-Numbers = Mapping[Hashable, Any]
+MedianRow = Mapping[Hashable, Any]
 """A row of `medians`, by column."""
 RISING = 0.01
 """Gain of a score in five rounds from which on it is told."""
@@ -28,7 +28,7 @@ LEARNED = [
 ]  # fmt: skip
 SPENT = ["simulated_s", "bytes_up", "bytes_down", "joule"]
 SHARES = [*SCORES, "client_accuracy", "performance_gap"]
-"""Numbers that are known after every round."""
+"""MedianRow that are known after every round."""
 TO_TARGET = ["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]
 OF_MEDIANS = (
     "A speed-up is the ratio of the two medians beside it; there is none where a seed of either variant misses the "

@@ -35,7 +35,9 @@ from sfl_sim.runs.trial import Settings, attempt, failure_of
 from sfl_sim.scenario.load import Variant
 from sfl_sim.scenario.own_code import Permission, permission, permitted
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.store import SUMMARY, Failure, RunFolder, read_failure, write_failure, write_file
+from sfl_sim.store.files import write_file
+from sfl_sim.store.folder import RunFolder
+from sfl_sim.store.trial import SUMMARY, Failure, read_failure, write_failure
 from sfl_sim.training.hardware import pick_device, threads_for
 
 POLL_S = 0.1

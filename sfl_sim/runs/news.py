@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sfl_sim.engine.walk import Round
 from sfl_sim.errors import OutputError, ScenarioError, in_short
-from sfl_sim.store import Failure
+from sfl_sim.store.trial import Failure
 
 
 @dataclass(frozen=True)

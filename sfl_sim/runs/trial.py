@@ -26,9 +26,10 @@ from sfl_sim.runs.news import Began, Counted, Ended, Notify, Warned
 from sfl_sim.scenario.data import RhoOod
 from sfl_sim.scenario.load import Variant
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.store import Checkpoints, Failure, TrialWriter, clear, rounds_of, write_failure, writing
+from sfl_sim.store.checkpoints import Checkpoints
 from sfl_sim.store.columns import BREAKDOWN
-from sfl_sim.store.files import MODEL, kept_name
+from sfl_sim.store.files import MODEL, kept_name, writing
+from sfl_sim.store.trial import Failure, TrialWriter, clear, rounds_of, write_failure
 from sfl_sim.training.hardware import PRECISIONS, keep_freed_memory, pick_device, threads_for
 from sfl_sim.training.process import own_process
 from sfl_sim.training.replay import CheckpointMismatch

@@ -22,7 +22,7 @@ from sfl_sim.scenario.concerns import Aside, differences
 from sfl_sim.scenario.grid import points
 from sfl_sim.scenario.load import Study, training
 from sfl_sim.scenario.sections import ClientCuts, Scenario
-from sfl_sim.store import is_whole
+from sfl_sim.store.trial import is_whole
 from sfl_sim.studies.cut_assignment import Bound, Columns, Heuristic, Tried, exhaustive
 from sfl_sim.studies.cut_trials import Cuts, CutTrial
 from sfl_sim.studies.trained import NOT_TRAINING, TrainedRun

@@ -22,7 +22,7 @@ from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.grid import points
 from sfl_sim.scenario.load import Study, Variant, changed, digest, extended, training
 from sfl_sim.scenario.sections import Benchmark, Scenario
-from sfl_sim.store import is_begun
+from sfl_sim.store.folder import is_begun
 from sfl_sim.store.reading import file_of
 from sfl_sim.studies.launch import TrialsFailed
 from sfl_sim.studies.reprice import Repricing, check_same_training

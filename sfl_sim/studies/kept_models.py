@@ -17,8 +17,8 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.zoo import whole_module
 from sfl_sim.scenario.load import Variant, load
-from sfl_sim.store import check_unchanged
 from sfl_sim.store.files import all_models_of, as_file_name, read_json, write_json
+from sfl_sim.store.folder import check_unchanged
 from sfl_sim.training.hardware import PRECISIONS
 
 WhichRound = int | Literal["best"] | None

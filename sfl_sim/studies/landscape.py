@@ -29,7 +29,7 @@ from sfl_sim.rng import stream
 from sfl_sim.runs.interrupts import uninterrupted
 from sfl_sim.runs.news import Counted, Notify
 from sfl_sim.scenario.load import Variant, load
-from sfl_sim.store import models_of, write_file
+from sfl_sim.store.files import models_of, write_file
 from sfl_sim.training.alternatives import replicas_by_name
 from sfl_sim.training.evaluate import evaluate
 from sfl_sim.training.hardware import PRECISIONS, keep_freed_memory, pick_device

@@ -18,7 +18,9 @@ from sfl_sim.runs.cache_key import own_code
 from sfl_sim.runs.interrupts import interruptible, uninterrupted
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import Study, dump_study
-from sfl_sim.store import Failure, RunFolder, free_folder, writing
+from sfl_sim.store.files import writing
+from sfl_sim.store.folder import RunFolder, free_folder
+from sfl_sim.store.trial import Failure
 from sfl_sim.training.hardware import keep_freed_memory, pick_device
 
 PACKAGES = ["sfl-sim", "torch", "torchvision", "numpy", "simpy", "pandas", "pyarrow", "plotly"]

@@ -18,8 +18,9 @@ from sfl_sim.scenario.concerns import CONCERNS, NOT_LEARNED, differences
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Overrides, Variant, digest, load
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.store import RunFolder, TrialWriter
 from sfl_sim.store.columns import OP_DTYPE
+from sfl_sim.store.folder import RunFolder
+from sfl_sim.store.trial import TrialWriter
 from sfl_sim.studies.launch import Outcome, folder_of, launch
 from sfl_sim.studies.retrace import Recorded, Retracing, Unwalkable, records_of
 from sfl_sim.studies.targets import target_figures

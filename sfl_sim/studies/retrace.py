@@ -26,7 +26,7 @@ from sfl_sim.metrics.scores import SCORES, VALIDATION
 from sfl_sim.ops import SERVER, On, State, Value
 from sfl_sim.scenario.sections import Scenario, TrainSection
 from sfl_sim.sim.nodes import client_of
-from sfl_sim.store import read_manifest
+from sfl_sim.store.files import read_manifest
 from sfl_sim.store.places import NOBODY
 from sfl_sim.store.reading import read_table
 from sfl_sim.store.schema import tables

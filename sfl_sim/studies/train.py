@@ -20,7 +20,9 @@ from sfl_sim.runs.cache_key import names_own_code, trial_key
 from sfl_sim.runs.news import Counted, Notify, Planned, Reused, Warned, optional, silent
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import Study, Variant, digest, training
-from sfl_sim.store import RunFolder, Wanted, damaged, keys_of, read_manifest, runs_beside, take
+from sfl_sim.store.earlier import Wanted, runs_beside, take
+from sfl_sim.store.files import damaged, read_manifest
+from sfl_sim.store.folder import RunFolder, keys_of
 from sfl_sim.studies.bottlenecks import speedups
 from sfl_sim.studies.launch import Outcome, TrialsFailed, folder_of, launch
 from sfl_sim.studies.notes import notes

@@ -9,8 +9,10 @@ from sfl_sim.scenario.concerns import NOT_LEARNED, Aside, differences
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Variant, load
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.store import SUMMARY, check_unchanged, no_run, read_manifest
-from sfl_sim.store.files import contents
+from sfl_sim.store.earlier import no_run
+from sfl_sim.store.files import contents, read_manifest
+from sfl_sim.store.folder import check_unchanged
+from sfl_sim.store.trial import SUMMARY
 
 NOT_TRAINING = NOT_LEARNED | {Concern.SYSTEM, Concern.COMPUTING}
 """Concerns in which a trained model may differ from the one asked for: another system, another machine."""

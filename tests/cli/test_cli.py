@@ -89,7 +89,7 @@ def test_other_failures_are_one_line_with_exit_code_1(scenario, capsys, monkeypa
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("sfl_sim.store.TrialWriter.add_round", full)
+    monkeypatch.setattr("sfl_sim.store.trial.TrialWriter.add_round", full)
     sfl_sim(scenario, code=1)
     assert "No space left on device" in capsys.readouterr().err.splitlines()[-1]
 

@@ -368,7 +368,7 @@ def test_runs_of_a_name_are_told_apart(scenario, capsys, monkeypatch):
     for settings in ([], ["server.speedup=7"], ["server.speedup=7", "train.rounds=1"]):
         sfl_sim(scenario, "-q", "--timing-only", *sets(*settings))
     stopped = RuntimeError("the disk is gone")
-    monkeypatch.setattr("sfl_sim.store.RunFolder.join", lambda *_: (_ for _ in ()).throw(stopped))
+    monkeypatch.setattr("sfl_sim.store.folder.RunFolder.join", lambda *_: (_ for _ in ()).throw(stopped))
     sfl_sim(scenario, "-q", "--timing-only", *sets("train.rounds=1"), code=1)
     capsys.readouterr()
     sfl_sim("list", "runs")

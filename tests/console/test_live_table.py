@@ -8,7 +8,7 @@ from rich.console import Console
 
 from sfl_sim.console.live_table import StudyProgress, TrialRow
 from sfl_sim.runs.news import Began, Counted, Failed, Reused
-from sfl_sim.store import Failure
+from sfl_sim.store.trial import Failure
 
 
 class Clock:

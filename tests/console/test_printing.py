@@ -9,7 +9,7 @@ from rich.table import Table
 
 from sfl_sim.cli import main
 from sfl_sim.console import Terminal, conclude, say
-from sfl_sim.store import Failure
+from sfl_sim.store.trial import Failure
 from sfl_sim.studies.launch import Outcome, TrialsFailed
 
 OBEYED = "\x1b]0;mine\x07\x1b[2J\r[red]x[/red]:smile:\u202eevil"

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from sfl_sim.console.progress import progress
 from sfl_sim.runs.news import Began, Counted, Failed, Planned, Reused, Warned
-from sfl_sim.store import Failure
+from sfl_sim.store.trial import Failure
 
 PLANNED = Planned([("fedavg", 20), ("[hydra]", 2)])
 

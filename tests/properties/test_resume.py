@@ -24,7 +24,7 @@ from sfl_sim.runs.news import Ended, Warned
 from sfl_sim.runs.trial import Settings, attempt
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.own_code import Permission, permitted
-from sfl_sim.store import Checkpoints
+from sfl_sim.store.checkpoints import Checkpoints
 from sfl_sim.studies.train import run_study
 
 KILLED = -9

@@ -24,7 +24,8 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.runs.backends import KILLED, check_backend, crowd, usual_jobs
 from sfl_sim.runs.news import Began, Ended, Failed, Reused
 from sfl_sim.runs.trial import Settings
-from sfl_sim.store import Failure, read_manifest
+from sfl_sim.store.files import read_manifest
+from sfl_sim.store.trial import Failure
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfl_sim.store import Checkpoints
+from sfl_sim.store.checkpoints import Checkpoints
 
 ROUNDS = [{"loss": 0.1 + round} for round in range(3)]
 

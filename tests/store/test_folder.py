@@ -14,10 +14,12 @@ import pytest
 from refusals import refused
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.store import RunFolder, TrialWriter, damaged, free_folder, is_begun, read_manifest, write_file
 from sfl_sim.store import trial as trials
 from sfl_sim.store.columns import OP_DTYPE
+from sfl_sim.store.files import damaged, read_manifest, write_file
+from sfl_sim.store.folder import RunFolder, free_folder, is_begun
 from sfl_sim.store.tables import split_by_trial
+from sfl_sim.store.trial import TrialWriter
 
 
 def ops(n, round=1):

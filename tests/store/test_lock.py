@@ -13,7 +13,7 @@ import pytest
 
 from sfl_sim.cli import main
 from sfl_sim.errors import ScenarioError
-from sfl_sim.store import RunFolder
+from sfl_sim.store.folder import RunFolder
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no flock")
 

@@ -15,7 +15,8 @@ from sfl_sim.report.load import load as load_run
 from sfl_sim.runs.news import Reused, silent
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import load, parse
-from sfl_sim.store import Failure, RunFolder
+from sfl_sim.store.folder import RunFolder
+from sfl_sim.store.trial import Failure
 from sfl_sim.studies import benchmark
 from sfl_sim.studies.launch import Outcome, TrialsFailed
 

@@ -18,7 +18,7 @@ from sfl_sim.runs.backends import _one_by_one
 from sfl_sim.runs.news import Ended, Warned, silent
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import load, parse
-from sfl_sim.store import Failure, write_failure
+from sfl_sim.store.trial import Failure, write_failure
 from sfl_sim.studies.launch import TrialsFailed
 from sfl_sim.studies.train import check, run_study
 

@@ -13,7 +13,7 @@ import pandas as pd
 from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import SERVER
 from sfl_sim.scenario.load import Study, extended, load
-from sfl_sim.store import check_unchanged
+from sfl_sim.store.folder import check_unchanged
 from sfl_sim.store.places import DEVICE, DOWNLINK, UPLINK
 from sfl_sim.store.reading import file_of, read_table
 from sfl_sim.store.schema import tables

@@ -25,7 +25,9 @@ from sfl_sim.runs.news import Failed, Notify, Warned
 from sfl_sim.runs.trial import Settings, attempt
 from sfl_sim.scenario.load import Study, Variant, extended, training
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.store import RunFolder, is_begun, read_failure, read_manifest
+from sfl_sim.store.files import read_manifest
+from sfl_sim.store.folder import RunFolder, is_begun
+from sfl_sim.store.trial import read_failure
 from sfl_sim.studies.launch import Outcome
 from sfl_sim.studies.train import run_study
 

@@ -22,9 +22,10 @@ from sfl_sim.scenario.concerns import NOT_LEARNED, Aside
 from sfl_sim.scenario.grid import names_without, points
 from sfl_sim.scenario.load import Study, Variant, digest, served, training
 from sfl_sim.scenario.serving import Serving
-from sfl_sim.store import RunFolder, is_begun, is_whole, write_served
+from sfl_sim.store.folder import RunFolder, is_begun
 from sfl_sim.store.reading import file_of, read_table
 from sfl_sim.store.schema import tables
+from sfl_sim.store.trial import is_whole, write_served
 from sfl_sim.studies.launch import Outcome, folder_of, launch
 from sfl_sim.studies.train import run_study
 from sfl_sim.studies.trained import NOT_TRAINING, TrainedRun

@@ -20,7 +20,7 @@ from sfl_sim.runs.news import Counted, Notify, Warned, optional
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import Study, digest, training
 from sfl_sim.scenario.vary import Axis
-from sfl_sim.store import RunFolder
+from sfl_sim.store.folder import RunFolder
 from sfl_sim.studies.launch import Outcome, folder_of, launch
 from sfl_sim.studies.notes import of_calls
 from sfl_sim.studies.points import ImpossiblePoint, Question, TimedPoint, evaluate

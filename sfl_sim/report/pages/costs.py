@@ -22,7 +22,7 @@ from sfl_sim.report.lead import Sentence
 from sfl_sim.report.panel import Column, Declared, Panel, by_variant, columns_of
 from sfl_sim.report.results import (
     TIME,
-    Numbers,
+    MedianRow,
     columns_for,
     common_target,
     knowing,
@@ -211,7 +211,7 @@ def frontier_figure(frames: Frames, front: Frontier) -> go.Figure:
 
 
 def _draw_point(
-    figure: go.Figure, variant: ShownVariant, seeds: pd.DataFrame, middle: Numbers, spread: Numbers, text: str
+    figure: go.Figure, variant: ShownVariant, seeds: pd.DataFrame, middle: MedianRow, spread: MedianRow, text: str
 ) -> None:
     """Mark a variant's seeds, and over them its median with ± the spread; pale off the front."""
     opacity = 1.0 if middle["best"] else PALE
