@@ -1,7 +1,5 @@
 """Fixtures: a folder of data sets for each test, and a server to download from."""
 
-from __future__ import annotations
-
 import threading
 from functools import partial
 from http import HTTPStatus

@@ -1,7 +1,5 @@
 """The notebook of the tutorial: it runs as it is, and shows what is stored in it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

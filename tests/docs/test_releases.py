@@ -3,8 +3,6 @@
 `python tests/docs/test_releases.py` writes packaging/stable.txt anew, when a release is made.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

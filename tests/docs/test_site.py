@@ -10,8 +10,6 @@ that file. Other YAML is part of a scenario and is checked. Comments before a bl
 - `<!-- needs: PACKAGE -->`: one that users may not have; without it, the page is skipped.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A fuzzer of everything that users hand in; `SFL_SIM_FUZZ=50 pytest tests/fuzz` tries fifty times as much."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

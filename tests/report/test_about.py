@@ -1,9 +1,9 @@
 """The top of pages: what was simulated, and what a reader must know before believing the rest."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +12,6 @@ from synthetic_run import ARRIVAL, CYCLIC, FramesOf, World, write_run
 from sfl_sim.report.about import setup_in_words, warnings
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import Run, load, settings_by_variant
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def test_the_line_of_setup_says_what_was_simulated_and_what_varied() -> None:

@@ -1,7 +1,5 @@
 """What is said of several runs on one page: what is compared, and what else differs."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,15 +1,14 @@
 """Between time and forgetting who is worth a choice, and what availability and dropouts cost."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 from read_table import in_words, untagged
 from synthetic_run import ARRIVAL, CYCLIC, HYDRA, NEVER, retold
@@ -20,14 +19,8 @@ from sfl_sim.report.load import load
 from sfl_sim.report.pages import costs
 from sfl_sim.report.pages.costs import choice, frontier, frontier_figure
 from sfl_sim.report.pages.run import panels
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.results import knowing
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import plotly.graph_objects as go
-
-    from sfl_sim.report.panel import Panel
 
 Told = Callable[..., "Frames"]
 

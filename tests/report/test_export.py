@@ -1,7 +1,5 @@
 """Tables and figures for other programs and for papers."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

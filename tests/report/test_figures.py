@@ -1,13 +1,12 @@
 """Each figure shows the numbers of the frames, and no others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -21,11 +20,6 @@ from sfl_sim.report.load import load
 from sfl_sim.report.pages import costs, knowledge, learning, system
 from sfl_sim.report.pages.one_round import MAX_POINTS, OneRound, server_queue
 from sfl_sim.report.results import BYTES, ROUNDS, TIME, aims
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import plotly.graph_objects as go
 
 
 def test_accuracy_is_the_median_over_seeds_in_percent(frames: Frames) -> None:

@@ -4,12 +4,12 @@ All figures are drawn without an error, and nothing hangs over. Whatever a name 
 of it, and nothing is loaded from anywhere.
 """
 
-from __future__ import annotations
-
 import json
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -34,10 +34,6 @@ from sfl_sim.report.pages.landscape import write_landscape
 from sfl_sim.report.pages.privacy import write_privacy
 from sfl_sim.report.pages.run import write_report
 from sfl_sim.report.pages.system import PartitionResult, Preview, write_preview
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = needs_browser
 

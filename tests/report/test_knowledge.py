@@ -1,14 +1,14 @@
 """What models know: with early exits, of the inputs of the last layer, and within a round."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 from read_table import best, read
 from synthetic_run import LABELS, World, write_run
@@ -33,12 +33,6 @@ from sfl_sim.report.pages.knowledge import (
     scatter,
     silhouette,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    import plotly.graph_objects as go
 
 CLIENTS, OWN, UNSEEN, RHO = 4, 30, 8, 0.8
 """Each client has one of four labels to itself, and 30 test samples of it; of each other label it has 8."""

@@ -1,7 +1,5 @@
 """Sentences at the top of pages: who is first, where another one is, and whom to choose; tested by their facts."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,20 +1,15 @@
 """What replay costs, and how stale the updates of an asynchronous server are."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from read_table import read, untagged
 from synthetic_run import HYDRA
 
+from sfl_sim.report.frames import Frames
 from sfl_sim.report.pages import learning
-
-if TYPE_CHECKING:
-    from sfl_sim.report.frames import Frames
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,7 @@
 """One round in detail: its view, the queue of the server, the Gantt chart, and why it takes so long."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -29,9 +27,6 @@ from sfl_sim.report.pages.one_round import (
     service_order,
 )
 from sfl_sim.report.pages.run import panels
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_only_a_fixed_order_holds_the_server(frames: Frames) -> None:

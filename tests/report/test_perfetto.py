@@ -1,18 +1,14 @@
-from __future__ import annotations
-
 import gzip
 import json
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from sfl_sim.report import perfetto
 from sfl_sim.report.perfetto import write_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,11 @@
 """The page on leakage: what the server can reconstruct, and what that is traded against."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
 import re
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -28,9 +26,6 @@ from sfl_sim.report.pages.privacy import (
     privacy_in_terminal,
     write_privacy,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 POINTS = [{"model.cut": cut, **more} for more in ({}, {"wire.up": "<b>int2"}) for cut in (1, 3)]
 NAMES = ["cut=1", "cut=3", "cut=1, <b>int2", "cut=3, <b>int2"]

@@ -1,26 +1,18 @@
 """The page on loss landscapes: widths, curves over seeds, and planes that can be compared."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 from read_table import numbers
 
 from sfl_sim.metrics.geometry import width, with_widths
-from sfl_sim.report.frames import merge
+from sfl_sim.report.frames import Frames, ShownVariant, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.pages.landscape import MAX_RISE, contours, headline, rise_along, undertrained, write_landscape
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import plotly.graph_objects as go
-
-    from sfl_sim.report.frames import Frames, ShownVariant
 
 ALPHAS = np.linspace(-1, 1, 41)
 

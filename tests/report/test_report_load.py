@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,9 +9,6 @@ from synthetic_run import World, write_run
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.load import load
 from sfl_sim.store.columns import BREAKDOWN
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_run_reads_back_as_frames(run_folder: Path) -> None:

@@ -1,13 +1,11 @@
 """The results of each variant, and which one reaches a target when."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,7 +13,7 @@ import pytest
 from read_table import best, in_words, read
 from synthetic_run import ARRIVAL, CYCLIC, HYDRA, NEVER, retold
 
-from sfl_sim.report.frames import merge
+from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.pages.learning import accuracy_against
 from sfl_sim.report.pages.run import results_figure
 from sfl_sim.report.panel import Column
@@ -30,11 +28,6 @@ from sfl_sim.report.results import (
     results_table,
     target_table,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sfl_sim.report.frames import Frames
 
 
 def test_a_row_is_headed_by_its_variant(frames: Frames) -> None:

@@ -1,18 +1,13 @@
 """The list of runs: a row for each, with its link, its best variant, and numbers by which the page sorts."""
 
-from __future__ import annotations
-
 import json
 import re
+from pathlib import Path
 from shutil import copytree
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sfl_sim.report.pages.run_list import write_run_list
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,14 +1,13 @@
 """Where to cut, and what clients hold: figures, terminal, and the preview of a partition."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 from markupsafe import Markup
 from read_table import in_words
@@ -33,11 +32,6 @@ from sfl_sim.report.pages.system import (
     write_preview,
 )
 from sfl_sim.report.results import results_table
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import plotly.graph_objects as go
 
 
 def figure_of(frames: Frames) -> go.Figure:

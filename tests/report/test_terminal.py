@@ -1,23 +1,16 @@
 """What the command line prints at the end of a run."""
 
-from __future__ import annotations
-
 import io
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rich.console import Console
 
 from sfl_sim.api import Results
-from sfl_sim.report.frames import merge
+from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.pages.learning import accuracy_panels
 from sfl_sim.report.terminal import results_in_terminal
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sfl_sim.report.frames import Frames
 
 
 def printed(folder: Path) -> list[str]:

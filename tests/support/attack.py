@@ -6,8 +6,6 @@ far as rounding goes. A scenario that is refused must be refused in one line. `b
 scenarios as one likes.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import tempfile

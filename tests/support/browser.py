@@ -1,7 +1,5 @@
 """A real browser, without a window, that opens pages from files."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -3,8 +3,6 @@
 Any input has exit code 0, or 2 with one line; in time, and in little memory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io

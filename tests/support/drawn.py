@@ -3,8 +3,6 @@
 A test marked `night` is dear. Of its cases, a commit runs those that are marked `drawn` too, in every process the same.
 """
 
-from __future__ import annotations
-
 import random
 import subprocess
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Reads tables of pages and terminals as data."""
 
-from __future__ import annotations
-
 import html
 import re
 

@@ -1,7 +1,5 @@
 """Small labelled data and what every partition of them must keep, for the tests of partitions and test sets."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st

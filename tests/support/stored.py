@@ -1,18 +1,11 @@
 """Tables of made-up folders, held against the schema as those of real ones are."""
 
-from __future__ import annotations
+from collections.abc import Collection, Iterable
+from pathlib import Path
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
-from sfl_sim.store.schema import tables
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-    from pathlib import Path
-
-    import pandas as pd
-
-    from sfl_sim.store.schema import FolderKind, StoredTable
+from sfl_sim.store.schema import FolderKind, StoredTable, tables
 
 
 def assert_described(table: StoredTable, names: Iterable[str], further: Collection[str] = ()) -> None:

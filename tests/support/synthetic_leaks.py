@@ -1,16 +1,12 @@
 """What a cut gives away, beside the tables of a synthetic run; variants with `cut=3` in their names are cut there."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from stored import write_table
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 PIXELS = bytes(range(16))
 

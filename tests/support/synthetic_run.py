@@ -1,16 +1,15 @@
 """A run folder as the store writes it, from a toy world in which times, queues and bytes add up."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import cycle
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import yaml
+from numpy.typing import ArrayLike
 from stored import untold, write_table
 
 from sfl_sim.metrics.breakdown import breakdown, traffic
@@ -18,11 +17,6 @@ from sfl_sim.metrics.scores import headline, way_to
 from sfl_sim.report.frames import Frames
 from sfl_sim.store.columns import BREAKDOWN, OP_COLUMNS, OP_DTYPE
 from sfl_sim.store.schema import tables
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import ArrayLike
 
 LABELS = ["airplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 SMASHED_BYTES, MODEL_BYTES, FORWARD_MACS, SERVER_S, AGGREGATE_S = 1_050_000, 320_000, 2.4e9, 0.4, 0.5

@@ -1,10 +1,8 @@
 """Folders of served requests as `sfl-sim serve` leaves them, made up: a FIFO server behind devices and links."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,9 +10,6 @@ from stored import assert_described, untold, write_table
 
 from sfl_sim.metrics.serving import summary
 from sfl_sim.store.schema import tables
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CLIENTS, SAMPLES = 6, 120
 FLEET = pd.DataFrame(

@@ -1,11 +1,10 @@
 """Folders as `sfl-sim whatif` leaves them, made up by formula: MobileNetV1 between phones and one server."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,10 +12,6 @@ from stored import write_table
 
 from sfl_sim.metrics.choices import non_dominated
 from sfl_sim.store.reading import as_stored
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
 
 WIDTHS = [64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024]
 SIDES = [32, 16, 16, 8, 8, 4, 4, 4, 4, 4, 4, 2, 2]

@@ -1,7 +1,5 @@
 """Transfers over links whose rate varies, checked against a plain numerical integral of the rate."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pytest

@@ -1,12 +1,11 @@
 """Measurements in the forms in which others publish them become profiles that a scenario can name."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
 import pickle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -20,9 +19,6 @@ from sfl_sim.scenario.sections import Compute, NetworkSection
 from sfl_sim.system.availability import draw_presence
 from sfl_sim.system.devices import draw_devices
 from sfl_sim.system.network import draw_links
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def made(form: str, folder: Path, **files: str | bytes) -> dict[str, pd.DataFrame]:

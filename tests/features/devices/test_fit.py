@@ -1,7 +1,5 @@
 """Measured latencies become rates and training factors of devices, and a profile that a scenario can name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

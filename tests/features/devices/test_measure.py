@@ -1,12 +1,11 @@
 """A scenario's own network is measured in its parts, as rows that a calibration can read."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TextIO
 
 import pandas as pd
 import pytest
@@ -19,13 +18,8 @@ from sfl_sim.features.devices import measure as measuring
 from sfl_sim.features.devices.fit import work_cells
 from sfl_sim.features.devices.measure import measure
 from sfl_sim.scenario.load import parse
+from sfl_sim.scenario.sections import Scenario
 from sfl_sim.system.cost import WORK_COLUMNS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import TextIO
-
-    from sfl_sim.scenario.sections import Scenario
 
 CPU = torch.device("cpu")
 SMALL = {

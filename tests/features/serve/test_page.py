@@ -1,11 +1,9 @@
 """The page on served requests: made from the folder alone, with what there is data for and nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -20,9 +18,6 @@ from sfl_sim.features.serve.page import groups_table, headline, panels, results,
 from sfl_sim.report.display import duration, percent
 from sfl_sim.report.figures import wide_axis
 from sfl_sim.report.lead import BestSpan
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FIGURES = {"How long an answer takes": 1, "Where the time goes": 2, "Under load": 4, "What accuracy costs": 2}
 

@@ -1,8 +1,6 @@
 """The explorer of a what-if's page, in a real browser."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from browser import needs_browser, open_pages
 from synthetic_whatif import BANDWIDTHS, Vary, World, write_whatif
@@ -10,9 +8,6 @@ from synthetic_whatif import BANDWIDTHS, Vary, World, write_whatif
 from sfl_sim.features.whatif.load import load_whatif
 from sfl_sim.features.whatif.page import write_whatif as write_page
 from sfl_sim.report.display import duration
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CUTS = Vary("model.cut", (1, 3, 11, 23), ("dw1", "dw2", "dw6", "dw12"), base=0)
 WATCH = """<script>addEventListener("load", () => setTimeout(() => {

@@ -1,13 +1,12 @@
 """What the figures of a what-if draw: the least is marked, and what changes, changes where it should."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -20,11 +19,6 @@ from sfl_sim.features.whatif.page import trained, trained_panels, trained_table
 from sfl_sim.report import style
 from sfl_sim.report.lead import best_by_column
 from sfl_sim.store.columns import BREAKDOWN
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import plotly.graph_objects as go
 
 BANDWIDTH = BANDWIDTHS.key
 THREE = replace(BANDWIDTHS, values=(0.3, 1.0, 10.0), base=1)

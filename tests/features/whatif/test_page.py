@@ -1,12 +1,10 @@
 """The page of a what-if: made from the folder alone, with what there is data for and nothing else."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -29,11 +27,7 @@ from sfl_sim.features.whatif.page import (
 from sfl_sim.features.whatif.page import write_whatif as write_page
 from sfl_sim.report import display
 from sfl_sim.report.lead import BestSpan
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sfl_sim.report.panel import Panel
+from sfl_sim.report.panel import Panel
 
 FEW_CUTS = Vary("model.cut", (1, 3, 11, 23), ("dw1", "dw2", "dw6", "dw12"), base=0)
 SMALL = World(axes=(FEW_CUTS, BANDWIDTHS), clients=6)
