@@ -59,7 +59,8 @@ def calibrate_live(run: Path, cost: str | None = None) -> Calibrated:
     """Fit rates of devices, links and server to a live run.
 
     A node's rate is that at which all its steps together take what they took; a link's rate and latency are fitted to
-    the sizes of its messages.
+    the sizes of its messages. Links stay the scenario's where clients share others behind them: messages do not tell
+    their rates.
 
     Args:
         run: its folder.
@@ -77,20 +78,23 @@ def calibrate_live(run: Path, cost: str | None = None) -> Calibrated:
     if not any(devices.values()):
         raise ScenarioError("tells no rate: no client computes in it", key=KEY, found=str(run))
     usual = float(np.median([rate for rate in devices.values() if rate]))
-    links = {place: [_link(rows, place, client) for client in range(n)] for place in (UPLINK, DOWNLINK)}
+    are_alone = study.base.clients.network.shared is None
+    links = {place: [_link(rows, place, client) for client in range(n)] for place in (UPLINK, DOWNLINK) if are_alone}
     server = _rate(steps[steps["node"] == SERVER.role])
     layer: dict[str, Any] = {
         "clients.compute.profile": None,
         "clients.compute.macs_per_s": [_short(devices[client] or usual) for client in range(n)],
         "clients.compute.training_factor": None,
         "clients.compute.cost": cost,
-        "clients.network.profile": None,
-        "clients.network.uplink_bps": [_short(rate) for rate, _ in links[UPLINK]],
-        "clients.network.downlink_bps": [_short(rate) for rate, _ in links[DOWNLINK]],
-        "clients.network.latency_s": [
-            _short((up + down) / 2) for (_, up), (_, down) in zip(links[UPLINK], links[DOWNLINK], strict=True)
-        ],
     }
+    if links:
+        both = zip(links[UPLINK], links[DOWNLINK], strict=True)
+        layer |= {
+            "clients.network.profile": None,
+            "clients.network.uplink_bps": [_short(rate) for rate, _ in links[UPLINK]],
+            "clients.network.downlink_bps": [_short(rate) for rate, _ in links[DOWNLINK]],
+            "clients.network.latency_s": [_short((up + down) / 2) for (_, up), (_, down) in both],
+        }
     if server:
         layer |= {"server.macs_per_s": _short(server), "server.speedup": None, "server.cost": cost}
     found = extended(study, layer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -24,9 +24,10 @@ def run(
     overrides: SetOption = [],
     out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>_live.")] = None,
     emulate: Annotated[
-        bool | None,
+        Literal["sleep", "netns", "none"] | None,
         typer.Option(
-            help="Slow devices and links of this machine down to the scenario's; by default yes, if all nodes are here."
+            help="How this machine is as slow as the scenario: processes sleep, as they do by default if all nodes are "
+            "here; or the kernel carries messages at the links' rates (Linux, root); or not at all."
         ),
     ] = None,
     listen: Annotated[

@@ -12,8 +12,8 @@ from zmq.auth.thread import ThreadAuthenticator
 from sfl_sim.errors import OutputError, ScenarioError
 from sfl_sim.ops import SERVER, Node, ServerNode
 
-HEARTBEAT_MS, SILENT_MS = 1_000, 10_000
-"""How often a connection shows that it is alive, and how long it may be silent."""
+SILENT_S = 10
+"""How long the kernel at the other end of a connection may be silent, whatever is on its way or waits."""
 
 
 class RunKey:
@@ -73,7 +73,10 @@ class RunKey:
 def _steady(socket: Any) -> Any:
     """Never drop a message for want of place, notice a silent peer, and forget what nobody takes at the end."""
     socket.set_hwm(0)
-    socket.heartbeat_ivl, socket.heartbeat_timeout, socket.linger = HEARTBEAT_MS, SILENT_MS, 0
+    socket.linger, socket.tcp_maxrt = 0, 1000 * SILENT_S
+    # ZeroMQ's own heartbeats count whole messages alone: a message that took longer would end its connection.
+    socket.tcp_keepalive, socket.tcp_keepalive_idle, socket.tcp_keepalive_intvl = 1, 1, 1
+    socket.tcp_keepalive_cnt = SILENT_S
     if socket.type == zmq.ROUTER:
         socket.router_mandatory, socket.router_handover = True, True
     return socket

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from sfl_sim.features.live.links import RunKey
+from sfl_sim.features.live.namespaces import leave_network, route
 from sfl_sim.ops import Node
 
 ENDS_WITHIN_S = 3.0
@@ -25,22 +26,32 @@ class LocalNodes:
         driver: its address.
         recipe: makes what all of them have of their own.
         server: the address at which the server's process listens to the clients', without its port.
+        apart: give each of them a network of its own.
     """
 
-    def __init__(self, nodes: Sequence[Node], driver: str, key: RunKey, recipe: Any, server: str) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], driver: str, key: RunKey, recipe: Any, server: str, apart: bool = False
+    ) -> None:
+        self.nodes = list(nodes)
         settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "sfl_sim.features.live.local"],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=os.environ | settings,
             start_new_session=True,  # so that Ctrl-C reaches the driver alone, which ends its nodes
         )
         assert self._process.stdin
         with self._process.stdin as told:
-            told.write(pickle.dumps((list(nodes), driver, key.secret, recipe, server)))
+            told.write(pickle.dumps((self.nodes, driver, key.secret, recipe, server, apart)))
         self._process.stdin = None
+
+    def processes(self) -> tuple[int, dict[Node, int]]:
+        """Give the process that has started those of the nodes, and these, once they have come."""
+        assert self._process.stdout
+        children = map(int, self._process.stdout.readline().split())
+        return self._process.pid, dict(zip(self.nodes, children, strict=True))
 
     def why_gone(self) -> str | None:
         """Say why the processes have ended; None if they have not."""
@@ -69,15 +80,22 @@ def main() -> None:
     from sfl_sim.features.live.agent import IMAGES, Agent, EndedEarly
     from sfl_sim.scenario.own_code import Permission, permitted
 
-    nodes, driver, secret, recipe, server = pickle.load(sys.stdin.buffer)
+    nodes, driver, secret, recipe, server, apart = pickle.load(sys.stdin.buffer)
+    told, sys.stdout = sys.stdout, sys.stderr  # whatever else is printed
     with permitted(Permission(everything=True)):  # what the driver has been permitted
         own, children = {IMAGES: recipe()}, {}
     for node in nodes:
+        if apart:
+            leave_network()
         if not (child := os.fork()):
             with suppress(EndedEarly):  # as the driver says
                 asyncio.run(Agent(node, lambda _: own, allow_code=True).serve(driver, RunKey(secret), server))
             os._exit(0)
         children[child] = node
+    if apart:
+        leave_network()
+        route()
+    print(*children, file=told, flush=True)
     while children:
         child, status = os.wait()
         node = children.pop(child)

@@ -118,9 +118,9 @@ class Machines:
     # ------------------------------------------------------------------------------------------------ beginning, end
 
     def listen(self, address: str) -> str:
-        """Let nodes connect to an address, `tcp://host:port` or without a port; gives it with its port."""
+        """Let nodes connect to `tcp://host:port`, or without a port, or `ipc://file`; gives it with its port."""
         try:
-            if address.count(":") == 2:
+            if address.count(":") == 2 or address.startswith("ipc:"):
                 self._socket.bind(address)
                 return address
             return f"{address}:{self._socket.bind_to_random_port(address)}"

@@ -34,6 +34,11 @@ LOOPBACK = (
     "All nodes were processes of one machine, which seemed to be the scenario's devices and links: that shows "
     "queueing, overlap, serialisation and overheads; it says nothing on real devices and radios."
 )
+BY_KERNEL = {
+    "netns": " The kernel carried messages over links of the scenario's rates.",
+    "netns without latency": " The kernel carried messages over links of the scenario's rates, without their latency.",
+}
+"""What is added for links that nodes have not emulated by sleeping."""
 COLUMNS = ["round", "node", "kind", "client", "requested_s", "started_s", "ended_s", "macs", "bytes"]
 
 
@@ -99,7 +104,9 @@ class _LiveAndSimulated:
         text = Markup("{} {:.2f} times as long as simulated{}{}.").format(which, mean, within, told)
         sentences = [Sentence(text, {"ratio": mean, "ratios": list(ratios), "spread": spreads}), self._on_weights()]
         if self.nodes["stretched"].notna().any():
-            sentences.append(Sentence(Markup(LOOPBACK), {"stretched": True}))
+            links = self.nodes["links"].iloc[0] if "links" in self.nodes else "sleep"
+            carried = Markup(LOOPBACK + BY_KERNEL.get(links, ""))
+            sentences.append(Sentence(carried, {"stretched": True, "links": links}))
         return sentences
 
     def _on_weights(self) -> Sentence:

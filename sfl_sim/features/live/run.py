@@ -20,6 +20,7 @@ from sfl_sim.features.live.agent import MeasuredOperation, Pace
 from sfl_sim.features.live.clock import FOR_EVER_S, Empty, LiveOperations
 from sfl_sim.features.live.links import address_of
 from sfl_sim.features.live.machines import Machines
+from sfl_sim.features.live.namespaces import Namespaces
 from sfl_sim.ops import SERVER, Node, On, Work, priced
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.dropouts import Dropouts
@@ -51,13 +52,21 @@ class OfScenario:
         return setup_of(self.scenario, pixels=True).method(CPU).data.images
 
 
-def check_live(scenario: Scenario) -> None:
-    """Check that a scenario can run on nodes; otherwise raises ScenarioError."""
+def check_live(scenario: Scenario, in_namespaces: bool = False) -> None:
+    """Check that a scenario can run on nodes; otherwise raises ScenarioError.
+
+    Args:
+        in_namespaces: the kernel emulates links.
+    """
     clients, own = scenario.clients, "nodes have their own"
+    shared = clients.network.shared
+    if in_namespaces and shared and shared.file:
+        problem = "cannot be emulated: links of a live run are shared at access points and behind them"
+        raise ScenarioError(problem, key="clients.network.shared.file", found=shared.file)
     refused: dict[str, tuple[Any, str]] = {
         "clients.availability": (clients.availability, own),
         "clients.overcommit": (clients.overcommit, "late clients of a live run cannot be stopped"),
-        "clients.network.shared": (clients.network.shared, own),
+        "clients.network.shared": (shared and not in_namespaces, f"{own}; --emulate netns has them"),
         "clients.compute.jitter": (clients.compute.jitter, own),
         "clients.compute.throttling": (clients.compute.throttling, own),
         "report.snapshots": (scenario.report.snapshots, "the model is elsewhere within a round"),
@@ -84,12 +93,14 @@ class Live:
 
     Attributes:
         slowdown: seconds of the wall that are one second of the run.
+        links: how the scenario's links were emulated; None if they were not.
         paces: how slow nodes seem.
         steps: what nodes have measured.
     """
 
     machines: Machines
     slowdown: float = 1.0
+    links: str | None = None
     paces: dict[Node, Pace] = field(default_factory=dict)
     steps: list[dict[str, Any]] = field(default_factory=list)
 
@@ -115,7 +126,7 @@ class Live:
                 "node": str(node), "offset_s": machines.offsets[node].s,
                 "offset_bound_s": machines.offsets[node].bound_s,
                 "stretched": self.paces[node].factor if node in self.paces else None, "slowdown": self.slowdown,
-                "load": os.getloadavg()[0], "is_same_code": node not in machines.differ,
+                "links": self.links, "load": os.getloadavg()[0], "is_same_code": node not in machines.differ,
                 "is_lost": node in machines.lost,
             }
             for machines in [self.machines] for node in machines.nodes
@@ -134,11 +145,14 @@ class Live:
         self.steps.clear()
         return measured
 
-    def emulate(self, scenario: Scenario, measured: pd.DataFrame) -> None:
+    def emulate(self, scenario: Scenario, measured: pd.DataFrame, namespaces: Namespaces | None = None) -> None:
         """Let nodes and links seem as slow as the scenario's, given what a rehearsal has measured.
 
         A device is this machine, so many times slower that a training step of the whole network takes as long as the
         scenario says: the same device whatever the method and the cut, with the costs of layers of this machine.
+
+        Args:
+            namespaces: of the nodes, whose links the kernel then makes as slow; None: nodes wait as long.
 
         Raises ScenarioError if links vary.
         """
@@ -154,8 +168,13 @@ class Live:
         busy |= set(trains.loc[trains["node"] == DEVICE, "client"])
         self.slowdown = slowdown(scenario, measured, min(factors[node] for node in busy) if busy else 1.0)
         self.paces = {
-            node: Pace(factor * self.slowdown, _links(fleet, node, self.slowdown)) for node, factor in factors.items()
+            node: Pace(factor * self.slowdown, {} if namespaces else _links(fleet, node, self.slowdown))
+            for node, factor in factors.items()
         }
+        self.links = "sleep"
+        if namespaces:
+            namespaces.shape(self.slowdown)
+            self.links = "netns" if namespaces.delays or not any(fleet.latency_s) else "netns without latency"
         self.machines.pace(self.paces)
 
     def _whole_step(self, setup: Setup) -> tuple[Work, float]:

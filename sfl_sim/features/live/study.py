@@ -9,6 +9,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
 
 from sfl_sim.build.registry import find_method
 from sfl_sim.build.setup import setup_of
@@ -18,6 +20,7 @@ from sfl_sim.features.live.calibration import calibrate_live
 from sfl_sim.features.live.links import RunKey
 from sfl_sim.features.live.local import LocalNodes
 from sfl_sim.features.live.machines import Machines
+from sfl_sim.features.live.namespaces import SERVER_IP, Namespaces, check_kernel
 from sfl_sim.features.live.on_ray import agents_on_ray
 from sfl_sim.features.live.run import Live, OfScenario, check_live
 from sfl_sim.ops import SERVER
@@ -33,6 +36,11 @@ from sfl_sim.studies.train import run_study
 
 START_S, WAIT_S = 120.0, 3600.0
 """How long processes of this machine, and those of others, may take to come."""
+
+
+Emulate = Literal["sleep", "netns", "none"]
+"""How this machine seems to be a scenario's devices and links: its processes sleep for both; or for devices, and its
+kernel carries messages at the links' rates; or not at all."""
 
 
 @dataclass(frozen=True)
@@ -60,23 +68,23 @@ def live(
     out: Path | None,
     *,
     nodes: LiveNodes = LiveNodes(),
-    emulate: bool | None = None,
+    emulate: Emulate | None = None,
     threads: int = 1,
     notify: Notify,
 ) -> Outcome:
     """Run all trials of `study` on nodes, one after another, into the folder `out` (default: `reports/<name>_live`).
 
     Args:
-        emulate: let devices and links of this machine seem as slow as the scenario's; None: if all nodes are here.
+        emulate: how this machine seems as slow as the scenario; None: `sleep` if all nodes are here.
         threads: of a node.
 
     Raises ScenarioError for what cannot be part of a live run, and TrialsFailed after the finished trials have been
     published.
     """
     study = training(study)
-    emulate = nodes.are_here if emulate is None else emulate
-    if emulate and not nodes.are_here:
-        raise ScenarioError("nodes elsewhere are what they are", key="--emulate", found=True)
+    emulate = emulate or ("sleep" if nodes.are_here else "none")
+    if emulate != "none" and not nodes.are_here:
+        raise ScenarioError("nodes elsewhere are what they are", key="--emulate", found=emulate, allowed=["none"])
     if (nodes.listen is None) != (nodes.key is None):
         raise ScenarioError("are given together", key="--listen, --key")
     if nodes.listen and len(study.variants) > 1:
@@ -84,7 +92,9 @@ def live(
         raise ScenarioError(problem, key="--listen", found=f"{len(study.variants)} runs")
     for variant in study.variants:
         with variant.places.locating():
-            check_live(variant.scenario)
+            check_live(variant.scenario, emulate == "netns")
+    if emulate == "netns":
+        check_kernel()
     settings = Settings(device="cpu", threads=threads, backend="live", jobs=1)
     trials = partial(_one_by_one, nodes=nodes, emulate=emulate)
     renamed = replace(study, name=f"{study.name}_live")
@@ -119,16 +129,18 @@ def _one_by_one(
     settings: Settings,
     notify: Notify,
     nodes: LiveNodes,
-    emulate: bool,
+    emulate: Emulate,
 ) -> None:
     for number, variant in variants.items():
         scenario = variant.scenario
         tell = partial(_warn, notify, number)
-        with gathered(scenario, nodes, settings.threads, tell) as machines:
+        with gathered(scenario, nodes, settings.threads, tell, emulate == "netns") as (machines, namespaces):
             trial = Live(machines)
             measured = trial.rehearse(scenario)
-            if emulate:
-                trial.emulate(scenario, measured)
+            if emulate != "none":
+                trial.emulate(scenario, measured, namespaces)
+                if trial.links == "netns without latency":
+                    tell("latency is not emulated: this kernel cannot delay packets (no netem)")
                 if trial.slowdown > 1:
                     seen = f"{trial.slowdown:.3g} times as slow as in the scenario"
                     notify(Warned(number, f"this machine emulates it {seen}; its seconds are told as the scenario's"))
@@ -144,18 +156,26 @@ def _warn(notify: Notify, number: int, problem: str) -> None:
 
 @contextmanager
 def gathered(
-    scenario: Scenario, nodes: LiveNodes, threads: int = 1, tell: Callable[[str], None] = print
-) -> Iterator[Machines]:
-    """Have the nodes of a scenario, ready to run it; they end with the block, but for agents started by hand."""
+    scenario: Scenario,
+    nodes: LiveNodes,
+    threads: int = 1,
+    tell: Callable[[str], None] = print,
+    apart: bool = False,
+) -> Iterator[tuple[Machines, Namespaces | None]]:
+    """Have the nodes of a scenario, ready to run it, and their namespaces if they are to be `apart`.
+
+    They end with the block, but for agents started by hand.
+    """
     setup = setup_of(scenario, pixels=True)
     n, recipe = len(setup.shares), OfScenario(setup.scenario)
     with ExitStack() as stack:
         host = "127.0.0.1" if nodes.are_here else host_of(nodes.listen) if nodes.listen else socket_address()
         machines = Machines(RunKey.new() if nodes.key is None else _key_in(nodes.key), n, tell)
-        driver = machines.listen(f"tcp://{nodes.listen}" if nodes.listen else f"tcp://{host}")
-        local = LocalNodes(
-            machines.nodes if nodes.are_here else [SERVER], driver, machines.key, recipe, f"tcp://{host}"
-        )
+        address = f"tcp://{nodes.listen or host}"
+        if apart:  # a file, which all networks reach, beside the links that are emulated
+            address = f"ipc://{stack.enter_context(TemporaryDirectory())}/driver"
+        driver, there = machines.listen(address), machines.nodes if nodes.are_here else [SERVER]
+        local = LocalNodes(there, driver, machines.key, recipe, "tcp://*" if apart else f"tcp://{host}", apart)
         stack.callback(local.end)
         stack.callback(machines.close)
         why_gone = local.why_gone
@@ -168,8 +188,9 @@ def gathered(
             )
         try:
             machines.gather(START_S if nodes.are_here else WAIT_S, why_gone)
-            machines.begin(recipe, threads, host)
-            yield machines
+            namespaces = Namespaces(*local.processes(), setup.fleet) if apart else None
+            machines.begin(recipe, threads, SERVER_IP if apart else host)
+            yield machines, namespaces
         except BaseException as error:
             machines.problem = "interrupted" if isinstance(error, KeyboardInterrupt) else in_short(error)
             raise

@@ -1,6 +1,10 @@
 """Sockets of a live run: whoever has its key takes part, and nobody else."""
 
+import socket as tcp
 import stat
+import threading
+import time
+from contextlib import contextmanager, suppress
 
 import pytest
 import zmq
@@ -124,6 +128,46 @@ def test_a_message_to_nobody_is_an_error_and_no_message_is_dropped(door, knock, 
     for number in range(3000):  # more than ZeroMQ keeps by default
         socket.send_multipart([b"1", b"%d" % number])
     assert [int(node.recv()) for _ in range(3000)] == list(range(3000))
+
+
+def test_a_message_may_take_longer_than_a_connection_may_be_silent(door, context, key, monkeypatch):
+    monkeypatch.setattr("sfl_sim.features.live.links.SILENT_S", 1)
+    socket, address = door
+    with slow_way(address, bps=4e6) as slow, key.client(context.socket(zmq.DEALER)) as node:
+        node.connect(slow)
+        node.send(bytes(1_200_000))  # 2.4 s
+        assert socket.poll(PATIENCE_MS)
+        assert len(socket.recv_multipart()[1]) == 1_200_000
+
+
+@contextmanager
+def slow_way(address, bps):
+    """The address of a way to another one, which lets so many bits pass in a second."""
+    host, port = address.removeprefix("tcp://").split(":")
+
+    def pump(one, other, bps):
+        with suppress(OSError):
+            while data := one.recv(4096):
+                other.sendall(data)
+                time.sleep(8 * len(data) / bps)
+
+    def carry():
+        one, _ = listening.accept()
+        with one, tcp.create_connection((host, int(port))) as other:
+            back = threading.Thread(target=pump, args=(other, one, 1e12))
+            back.start()
+            pump(one, other, bps)
+            other.shutdown(tcp.SHUT_RDWR)
+            back.join()
+
+    with tcp.socket() as listening:
+        listening.setsockopt(tcp.SOL_SOCKET, tcp.SO_RCVBUF, 65536)
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        carries = threading.Thread(target=carry)
+        carries.start()
+        yield f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+    carries.join(10)
 
 
 @pytest.mark.parametrize(

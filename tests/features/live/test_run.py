@@ -183,3 +183,15 @@ def test_what_cannot_be_live_is_named_by_its_key(key, change):
 
 def test_the_scenario_itself_can_be_live(scenario):
     check_live(scenario)
+
+
+def test_shared_links_are_for_namespaces_and_from_a_file_for_nobody():
+    shared = parse(SCENARIO, overrides={"clients.network.shared": {"access_points": 1, "capacity_bps": 1e6}}).base
+    check_live(shared, in_namespaces=True)
+    with pytest.raises(ScenarioError, match="netns") as raised:
+        check_live(shared)
+    assert raised.value.key == "clients.network.shared"
+    of_file = parse(SCENARIO, overrides={"clients.network.shared": {"file": "links.csv"}}).base
+    with pytest.raises(ScenarioError) as raised:
+        check_live(of_file, in_namespaces=True)
+    assert raised.value.key == "clients.network.shared.file"
