@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,8 @@ FREE = 20.0
 """How many times as fast as the shared link a client's own links are."""
 SILENT_S = 0.5
 """Before each case, in which nothing is sent."""
+PATIENCE_S = 120.0
+"""After which messages that have not arrived count as lost, and all nodes begin anew."""
 OVERHEAD = 0.0456, 140
 """Share and bytes of docs/howto/shared-links.md: headers of TCP, and frames of pyzmq."""
 PATTERNS = {
@@ -188,10 +192,15 @@ def measure(case: Case, running: dict[Node, subprocess.Popen[str]]) -> list[floa
         print(json.dumps(some), file=running[sender].stdin, flush=True)
     receives = running[0 if case.pattern == "one down" else SERVER].stdout
     assert receives
-    taken_s = [0.0] * len(case.sent)
+    taken_s = [inf] * len(case.sent)
+    patience = threading.Timer(PATIENCE_S, lambda: [process.kill() for process in running.values()])
+    patience.start()
     for _ in case.sent:
-        ended_s, number, _ = json.loads(receives.readline())
+        if not (line := receives.readline()):
+            break
+        ended_s, number, _ = json.loads(line)
         taken_s[int(number)] = ended_s - began_s - case.sent[int(number)][1]
+    patience.cancel()
     return taken_s
 
 
@@ -203,11 +212,16 @@ def run() -> None:
         for rate_bps in RATES_BPS:
             for is_shared in (False, True):
                 fleet = fleet_of(rate_bps, is_shared)
-                with nodes(fleet, control) as running:
-                    for case in cases():
-                        if case.rate_bps == rate_bps and case.pattern.startswith("eight") == is_shared:
-                            rows += rows_of(case, fleet, running, control)
-                            print(rows[-1], flush=True)
+                some = [each for each in cases() if each.rate_bps == rate_bps]
+                some = [each for each in some if each.pattern.startswith("eight") == is_shared]
+                while some:
+                    with nodes(fleet, control) as running:
+                        is_lost = False
+                        while some and not is_lost:
+                            found = [*rows_of(some.pop(0), fleet, running, control)]
+                            is_lost = any(row["measured_s"] == inf for row in found)
+                            rows += found
+                            print(found[-1], flush=True)
     pd.DataFrame(rows).to_csv(FILE, index=False, float_format="%.5g")
 
 
@@ -224,6 +238,8 @@ def rows_of(
                 "repeat": repeat, "message": message,
                 **dict(zip(("measured_s", "simulated_s", "with_overhead_s"), seconds, strict=True)),
             }  # fmt: skip
+        if inf in measured_s:
+            return
 
 
 def tell() -> None:

@@ -12,8 +12,8 @@ from zmq.auth.thread import ThreadAuthenticator
 from sfl_sim.errors import OutputError, ScenarioError
 from sfl_sim.ops import SERVER, Node, ServerNode
 
-SILENT_S = 10
-"""How long the kernel at the other end of a connection may be silent, whatever is on its way or waits."""
+SILENT_S = 60
+"""How long the other end's kernel may acknowledge nothing: on a slow link, eight connections starve one for ten."""
 
 
 class RunKey:

@@ -22,8 +22,8 @@ NEW_NETWORK = 0x40000000
 SERVER_IP = "10.0.0.2"
 BURST_S, BURST_BYTES = 0.002, 3_028
 """What passes a link at once: so many seconds of its rate, and two Ethernet frames at least."""
-QUEUE_S, QUEUE_BYTES = 0.4, 64_000
-"""What may wait before a link."""
+QUEUE_S, QUEUE_BYTES = 0.4, 150_000
+"""What may wait before a link: so many seconds of its rate, and a hundred frames at least."""
 MOST_BYTES = 1 << 30
 """More are no number for tc."""
 
