@@ -1,9 +1,11 @@
 """Messages over links of a kernel beside simulated ones: research/results/kernel_links.md.
 
-    python -m research.live.kernel run     (Linux, root, ten minutes; writes research/results/data/live_kernel.csv)
-    python -m research.live.kernel tell    (its tables)
+    python -m research.live.kernel run bbr      (Linux, root, ten minutes; writes live_kernel_bbr.csv)
+    python -m research.live.kernel run cubic    (the same)
+    python -m research.live.kernel tell         (their tables)
 
-Run it from the root of the repository. Sockets, namespaces and shaping are those of `sfl-sim live --emulate netns`.
+Run it from the root of the repository. A namespace takes what net.ipv4.tcp_allowed_congestion_control names. Sockets,
+namespaces and shaping are those of `sfl-sim live --emulate netns`.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from math import inf
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import simpy
 import zmq
@@ -35,12 +37,13 @@ from sfl_sim.sim.shared_links import SharedLinks
 from sfl_sim.system.fleet import Fleet, build_fleet
 from sfl_sim.system.links import BITS_PER_BYTE
 
-FILE = Path("research/results/data/live_kernel.csv")
+DATA = Path("research/results/data")
 SIZES = 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 30_000_000
 RATES_BPS = 0.5e6, 2e6, 10e6, 50e6
 CONTROLS = "bbr", "cubic"
 LONGEST_S, SHORT_S, REPEATS = 25.0, 2.0, 3
 """A case that would last longer is left out; one that lasts at most the second time is measured so often."""
+LARGE = 100_000
 MANY = 8
 """Clients behind one link, and messages of one client that are sent at once."""
 FREE = 20.0
@@ -204,25 +207,23 @@ def measure(case: Case, running: dict[Node, subprocess.Popen[str]]) -> list[floa
     return taken_s
 
 
-def run() -> None:
+def run(control: str) -> None:
     """Measure all cases, and write them beside what the simulator says."""
     check_kernel()
     rows = []
-    for control in CONTROLS:
-        for rate_bps in RATES_BPS:
-            for is_shared in (False, True):
-                fleet = fleet_of(rate_bps, is_shared)
-                some = [each for each in cases() if each.rate_bps == rate_bps]
-                some = [each for each in some if each.pattern.startswith("eight") == is_shared]
-                while some:
-                    with nodes(fleet, control) as running:
-                        is_lost = False
-                        while some and not is_lost:
-                            found = [*rows_of(some.pop(0), fleet, running, control)]
-                            is_lost = any(row["measured_s"] == inf for row in found)
-                            rows += found
-                            print(found[-1], flush=True)
-    pd.DataFrame(rows).to_csv(FILE, index=False, float_format="%.5g")
+    for rate_bps, is_shared in product(RATES_BPS, (False, True)):
+        fleet = fleet_of(rate_bps, is_shared)
+        some = [each for each in cases() if each.rate_bps == rate_bps]
+        some = [each for each in some if each.pattern.startswith("eight") == is_shared]
+        while some:
+            with nodes(fleet, control) as running:
+                is_lost = False
+                while some and not is_lost:
+                    found = [*rows_of(some.pop(0), fleet, running, control)]
+                    is_lost = any(row["measured_s"] == inf for row in found)
+                    rows += found
+                    print(found[-1], flush=True)
+        pd.DataFrame(rows).to_csv(DATA / f"live_kernel_{control}.csv", index=False, float_format="%.5g")
 
 
 def rows_of(
@@ -243,28 +244,26 @@ def rows_of(
 
 
 def tell() -> None:
-    """Print measured over simulated seconds: medians over messages, and the farthest, by what was sent."""
-    rows = pd.read_csv(FILE)
-    rows["plain"] = rows["measured_s"] / rows["simulated_s"]
-    rows["overhead"] = rows["measured_s"] / rows["with_overhead_s"]
-    for control in CONTROLS:
-        for of in ("plain", "overhead"):
-            some = rows[rows["control"] == control]
-            table = some.pivot_table(index=["pattern", "size_bytes"], columns="rate_bps", values=of, aggfunc="median")
-            print(f"\n{control}, measured over simulated, {of}\n{table.round(3).to_string()}")
-    large = rows[rows["size_bytes"] >= 100_000].copy()
-    large["far"] = np.abs(np.log(large["overhead"]))
-    print("\nthe farthest with overhead, 100 kB and more, by pattern and control")
-    worst = large.loc[large.groupby(["pattern", "control"])["far"].idxmax()]
-    print(worst[["pattern", "control", "rate_bps", "size_bytes", "overhead"]].to_string(index=False))
-    print(large.groupby(["pattern", "control"])["overhead"].describe().round(3).to_string())
+    """Print measured over simulated seconds: until the last message of a case has arrived, and message by message."""
+    rows = pd.concat([pd.read_csv(DATA / f"live_kernel_{control}.csv") for control in CONTROLS])
+    case = ["control", "pattern", "rate_bps", "size_bytes"]
+    last = rows.groupby([*case, "repeat"])[["measured_s", "simulated_s", "with_overhead_s"]].max()
+    for of in ("simulated_s", "with_overhead_s"):
+        ratios = (last["measured_s"] / last[of]).groupby(case).median()
+        print(f"\nuntil the last, measured over {of}\n{ratios.unstack(['control', 'rate_bps']).round(2).to_string()}")
+    large = rows[rows["size_bytes"] >= LARGE]
+    each = large["measured_s"] / large["with_overhead_s"]
+    found = each.groupby([large["pattern"], large["control"]]).describe().round(3)
+    print(f"\neach message of {LARGE} bytes and more, with overhead\n{found.to_string()}")
+    small = rows[(rows["size_bytes"] == SIZES[0]) & rows["pattern"].str.startswith("one")]
+    print(f"\nmilliseconds of the smallest\n{(1000 * small.groupby(case)['measured_s'].median()).round(1).to_string()}")
 
 
 def main() -> None:
     """Do what the command line asks for."""
     match sys.argv[1:]:
-        case ["run"]:
-            run()
+        case ["run", control]:
+            run(control)
         case ["tell"]:
             tell()
         case ["be", "router", _]:

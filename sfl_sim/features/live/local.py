@@ -81,7 +81,9 @@ def main() -> None:
     from sfl_sim.scenario.own_code import Permission, permitted
 
     nodes, driver, secret, recipe, server, apart = pickle.load(sys.stdin.buffer)
-    told, sys.stdout = sys.stdout, sys.stderr  # whatever else is printed
+    told = os.fdopen(os.dup(1), "w")
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 1)  # whatever else is printed
     with permitted(Permission(everything=True)):  # what the driver has been permitted
         own, children = {IMAGES: recipe()}, {}
     for node in nodes:

@@ -34,7 +34,7 @@ from sfl_sim.store.trial import read_failure
 from sfl_sim.studies.launch import Outcome
 from sfl_sim.studies.train import run_study
 
-START_S, WAIT_S = 120.0, 3600.0
+START_S, WAIT_S = 300.0, 3600.0
 """How long processes of this machine, and those of others, may take to come."""
 
 

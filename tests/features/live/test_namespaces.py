@@ -62,7 +62,7 @@ def networks(**network):
             return started.pid
 
         nodes = {node: process("") for node in (SERVER, 0, 1)}
-        yield Namespaces(process(ROUTES), nodes, setup_of(parse(scenario).base).fleet)
+        yield Namespaces(process(ROUTES), nodes, setup_of(parse(scenario).base, pixels=True).fleet)
 
 
 def inside(process, *command, **how):
