@@ -213,10 +213,8 @@ class Reconstruct(Step):
     def run(self, model: Bundle, smashed: Value, batch: Value) -> None:
         """Accumulate the decoder's gradient, and leave the one at the cut in `pending`."""
         (x, _), z = batch.load(), smashed.load()[0].detach().requires_grad_()
-        image = (
-            model.replicas[1].weights(z, training=True).to(x.dtype)
-        )  # up to torch 2.10 types are not mixed in a loss
-        differentiate(mse_loss(image, x))
+        image = model.replicas[1].weights(z, training=True)
+        differentiate(mse_loss(image.to(x.dtype), x))  # torch 2.11 mixes no types in a loss
         model.pending = z.grad
 
 

@@ -57,7 +57,7 @@ class Layers:
     def __init__(self, trained: Following, evaluated: Following) -> None:
         self.followed, self._both = trained, (trained, evaluated)
         self._input = {followed.graph: next(iter(followed.graph.nodes)) for followed in self._both}
-        self._answer = {followed.graph: next(reversed(followed.graph.nodes)).args[0] for followed in self._both}
+        self._answer = {followed.graph: next(iter(reversed(followed.graph.nodes))).args[0] for followed in self._both}
         self.sharing = ""
         self.ask_for_one = trained.asks_for_one or evaluated.asks_for_one
         nodes = (node for followed in self._both for node in followed.graph.nodes)

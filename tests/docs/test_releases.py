@@ -66,7 +66,7 @@ def test_the_recipe_of_conda_follows_pyproject():
     assert recipe["build"]["entry_points"] == [f"sfl-sim = {PROJECT['scripts']['sfl-sim']}"]
     python, *needed = recipe["requirements"]["run"]
     assert python == f"python {PROJECT['requires-python']}"
-    assert {*needed} ^ {*PROJECT["dependencies"]} == {"torch>=2.10", "pytorch>=2.10"}
+    assert {*needed} ^ {*PROJECT["dependencies"]} == {"torch>=2.11", "pytorch>=2.11"}
     assert recipe["requirements"]["host"][2:] == PYPROJECT["build-system"]["requires"]
 
 

@@ -51,7 +51,7 @@ def test_activations_are_what_torch_allocates_and_does_not_free(name, depth):
     part1, _ = net.split(cut, seed=0, device=CPU)
     x = torch.zeros(BATCH, *shape, dtype=torch.int64 if len(shape) == 1 else net.dtype)
     _ = part1.weights.leaves  # and a gradient as large as the weights, before the account begins
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as account:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as account:
         smashed = part1.weights.forward(x)
     held = sum(event.self_cpu_memory_usage for event in account.key_averages())
     passed = part1.weights._saved  # which no client would keep, nor two copies of x: what a checkpoint needs

@@ -86,7 +86,7 @@ def test_every_number_on_top_is_in_the_stored_tables(folder: Path) -> None:
     assert numbers(right.text) == numbers(f"{rate:g}", *map(percent, accuracy.iloc[:2]), "2", "2")
     kept_up = trials[trials["rate_per_s"].isin(late.index[~late.astype(bool)])]
     best = kept_up.groupby(["rate_per_s", "series"])["p95_s"].median().unstack().idxmin(axis="columns")
-    assert along.facts["spans"] == [BestSpan(sorted(p95_s.index).index(best.unique().item()), 0, len(best) - 1)]
+    assert along.facts["spans"] == [BestSpan(sorted(p95_s.index).index(*set(best)), 0, len(best) - 1)]
     assert numbers(along.text) == ["95"]
 
 
