@@ -3,8 +3,6 @@
 Namespaces have no names: each lives as long as its process, so that none is left over, however a run ends.
 """
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 from collections.abc import Mapping

@@ -104,7 +104,7 @@ class _LiveAndSimulated:
         text = Markup("{} {:.2f} times as long as simulated{}{}.").format(which, mean, within, told)
         sentences = [Sentence(text, {"ratio": mean, "ratios": list(ratios), "spread": spreads}), self._on_weights()]
         if self.nodes["stretched"].notna().any():
-            links = self.nodes["links"].iloc[0] if "links" in self.nodes else "sleep"
+            links = next(iter(self.nodes["links"].dropna() if "links" in self.nodes else ()), "sleep")
             carried = Markup(LOOPBACK + BY_KERNEL.get(links, ""))
             sentences.append(Sentence(carried, {"stretched": True, "links": links}))
         return sentences

@@ -18,6 +18,7 @@ SCENARIO = {
     "train": {"rounds": 3},
 }
 MACS_PER_S, SERVER_PER_S = (1e9, 2e9), 8e9
+SHARED = {"access_points": 1, "capacity_bps": 1e6}
 UP_BPS, DOWN_BPS, LATENCY_S = (10e6, 20e6), (40e6, 80e6), 0.004
 
 
@@ -65,6 +66,15 @@ def test_known_rates_come_back(written):
     assert base.clients.network.downlink_bps == pytest.approx(list(DOWN_BPS), rel=1e-5)
     assert base.clients.network.latency_s == pytest.approx([LATENCY_S] * 2, rel=1e-4)
     assert base.clients.compute.profile is base.clients.network.profile is None
+
+
+def test_links_behind_which_clients_share_one_stay_the_scenario_s(written, monkeypatch):
+    shared = {"clients": {**SCENARIO["clients"], "network": {"profile": "mobiperf", "shared": SHARED}}}
+    monkeypatch.setitem(SCENARIO, "clients", shared["clients"])
+    calibrated = calibrate_live(written(rows()))
+    network = calibrated.study.base.clients.network
+    assert (network.profile, network.uplink_bps, network.shared.access_points) == ("mobiperf", None, 1)
+    assert set(calibrated.errors["node"]) == {DEVICE, "server"}
 
 
 def test_of_a_run_that_was_slowed_down_the_scenario_s_seconds_count(written):

@@ -132,7 +132,14 @@ def test_how_far_clocks_differ_and_devices_were_stretched_is_told(tmp_path):
     (table,) = page.nodes_panel().tables
     assert [row[1] for row in cells(table)] == ["0.00 ms", "0.00 ms", "12.30 ms", "0.00 ms"]
     assert [row[2] for row in cells(table)] == ["–", "–", "7.5 times", "–"]
-    assert page.headlines()[-1].facts == {"stretched": True}
+    assert page.headlines()[-1].facts == {"stretched": True, "links": "sleep"}
+
+
+def test_links_of_the_kernel_and_a_latency_that_was_missing_are_told(tmp_path):
+    page = laid(write_pair(tmp_path, stretched=7.5, links="netns without latency"))
+    told = page.headlines()[-1]
+    assert told.facts["links"] == "netns without latency"
+    assert "without their latency" in told.text
 
 
 def test_both_charts_of_a_round_have_one_axis(pair):
