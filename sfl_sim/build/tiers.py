@@ -56,9 +56,8 @@ def _homes(
 
     def checked(numbers: Numbers) -> list[ServerNode]:
         if len(numbers) != n:
-            raise ScenarioError(
-                "a list needs one entry per client", key=key, found=len(numbers), allowed=f"{n} entries"
-            )
+            problem = "a list needs one entry per client"
+            raise ScenarioError(problem, key=key, found=len(numbers), allowed=f"{n} entries")
         for number in numbers:
             if not 1 <= number <= len(nodes):
                 raise ScenarioError("no such server", key=key, found=number, allowed=f"1 to {len(nodes)}")

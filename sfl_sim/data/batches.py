@@ -27,9 +27,8 @@ CountPerClient = int | Sequence[int]
 def check_augmentable(dataset: Dataset) -> None:
     """Raise ScenarioError for samples that are no images, which cannot be cropped and flipped."""
     if dataset.mean is None:
-        raise ScenarioError(
-            "text and floating samples have no crops and flips", key="data.augment", found=True, allowed="false"
-        )
+        problem = "text and floating samples have no crops and flips"
+        raise ScenarioError(problem, key="data.augment", found=True, allowed="false")
     if dataset.goal is Goal.PIXELS:
         problem = "would crop and flip images and not their masks"
         raise ScenarioError(problem, key="data.augment", found=True, allowed="false")

@@ -237,9 +237,8 @@ def with_std(data: Dataset, std: Sequence[float]) -> Dataset:
     Raises ScenarioError for samples that are not normalised, or another number of channels.
     """
     if data.std is None:
-        raise ScenarioError(
-            "only images of whole numbers are normalised", key="data.std", found=list(std), allowed="null"
-        )
+        problem = "only images of whole numbers are normalised"
+        raise ScenarioError(problem, key="data.std", found=list(std), allowed="null")
     if len(std) != len(data.std):
         raise ScenarioError(f"has one number for each of {len(data.std)} channels", key="data.std", found=list(std))
     return replace(data, std=torch.tensor(std))
@@ -255,9 +254,8 @@ def drawn(names: Sequence[str], n: int | None, set_name: str) -> list[str]:
     if n is None:
         return sorted(names)
     if n > len(names):
-        raise ScenarioError(
-            "not so many owners have enough samples", key="data.owners", found=n, allowed=f"1 to {len(names)}"
-        )
+        problem = "not so many owners have enough samples"
+        raise ScenarioError(problem, key="data.owners", found=n, allowed=f"1 to {len(names)}")
     return sorted(stream(0, f"{set_name} owners").permutation(sorted(names))[:n].tolist())
 
 

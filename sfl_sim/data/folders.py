@@ -77,9 +77,8 @@ def image_folder(path: str | Path | None = None, image_size: int | None = None) 
         if (folder / "train").is_dir() and (folder / "test").is_dir():
             return _train_and_test("image_folder", folder, image_size, "data.path")
         if parts := sorted(part.name for part in folder.glob("*") if part.name.lower() in PARTS and part.is_dir()):
-            raise ScenarioError(
-                f"{folder} needs both train and test, or class folders alone", key="data.path", found=", ".join(parts)
-            )
+            problem = f"{folder} needs both train and test, or class folders alone"
+            raise ScenarioError(problem, key="data.path", found=", ".join(parts))
         files, y, names = list_images(folder, "data.path")
         return split_off_test("image_folder", read_images(files, image_size, "data.path"), y, names)
 

@@ -57,9 +57,8 @@ def set_aside(
     if samples is not None:
         if samples >= len(everything):
             allowed = f"1 to {len(everything) - 1}"
-            raise ScenarioError(
-                "leaves nothing to train on", key="data.validation.samples", found=samples, allowed=allowed
-            )
+            problem = "leaves nothing to train on"
+            raise ScenarioError(problem, key="data.validation.samples", found=samples, allowed=allowed)
         aside = np.sort(rng.choice(everything, samples, replace=False))
     else:
         assert share is not None
@@ -106,9 +105,8 @@ def natural(samples: Samples, n_clients: int, rng: np.random.Generator) -> list[
     """
     owners = _owners(samples)
     if n_clients > len(np.unique(owners)):
-        raise ScenarioError(
-            "not so many owners", key="clients.count", found=n_clients, allowed=f"1 to {len(np.unique(owners))}"
-        )
+        problem = "not so many owners"
+        raise ScenarioError(problem, key="clients.count", found=n_clients, allowed=f"1 to {len(np.unique(owners))}")
     order = np.concatenate(samples.by_label(rng))
     order = order[np.argsort(owners[order], kind="stable")]
     holdings = np.split(order, np.flatnonzero(np.diff(owners[order])) + 1)

@@ -53,9 +53,8 @@ def _read(folder: Path) -> Dataset:
     train = [clip for clip in clips if clip not in held_out]
     test = [clip for clip in clips if clip in testing]
     if not (train and test):
-        raise ScenarioError(
-            f"{folder} is not Speech Commands: clips for training or tests are missing", key="data.name"
-        )
+        problem = f"{folder} is not Speech Commands: clips for training or tests are missing"
+        raise ScenarioError(problem, key="data.name")
     words = sorted({clip.split("/")[0] for clip in clips})
     y_train, y_test = (torch.tensor([words.index(clip.split("/")[0]) for clip in part]) for part in (train, test))
     speakers, owners = np.unique([clip.split("/")[1].split("_")[0] for clip in train], return_inverse=True)

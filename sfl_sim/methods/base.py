@@ -1,7 +1,5 @@
 """Base of all methods: an algorithm box as flows, on a task with model, data and settings."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -17,8 +17,6 @@ example, one layer for slow devices:
 Sources: docs/models.md#cuts-that-follow-from-times.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence

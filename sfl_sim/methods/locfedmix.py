@@ -4,8 +4,6 @@ Oh et al., "LocFedMix-SL: Localize, Federate, and Mix for Improved Scalability, 
 Learning", WWW 2022 (docs/methods/locfedmix.md).
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -443,9 +443,8 @@ class TrainSection(Section):
     @model_validator(mode="after")
     def _begins_above_the_lower_bound(self) -> TrainSection:
         if isinstance(self.lr, float) and self.lr_min > self.lr:
-            raise ScenarioError(
-                "must be at most train.lr", key="lr_min", found=self.lr_min, allowed=f"up to {self.lr:g}"
-            )
+            problem = "must be at most train.lr"
+            raise ScenarioError(problem, key="lr_min", found=self.lr_min, allowed=f"up to {self.lr:g}")
         return self
 
     @model_validator(mode="after")

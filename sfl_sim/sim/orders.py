@@ -14,8 +14,6 @@ function that makes the policy of one round from a `Roster`. To add one, write i
     2
 """
 
-from __future__ import annotations
-
 import heapq
 import sys
 from collections import deque
@@ -253,7 +251,6 @@ class ShortestFirst:
         heapq.heappush(self._jobs, (job.service_s, next(self._arrivals), job))
 
     def __call__(self, waiting: Mapping[int, Job], now_s: float) -> NextJob:
-        """Give the shortest job."""
         while self._jobs:
             *_, job = heapq.heappop(self._jobs)
             if waiting.get(job.client) is job:
@@ -360,6 +357,5 @@ def check_max_wait(name: str, max_wait_s: float | None, section: str = "server")
         allowed = "a number of seconds from 0 on"
         raise ScenarioError("bounded_wait needs it", key=f"{section}.max_wait_s", allowed=allowed)
     if name != "bounded_wait" and name in ORDERS and max_wait_s is not None:
-        raise ScenarioError(
-            f"{name} does not bound a wait, only bounded_wait does", key=f"{section}.max_wait_s", found=max_wait_s
-        )
+        problem = f"{name} does not bound a wait, only bounded_wait does"
+        raise ScenarioError(problem, key=f"{section}.max_wait_s", found=max_wait_s)

@@ -1,7 +1,5 @@
 """Memory that a client needs to train its part, at every cut, counted from the tensors that autograd keeps."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Schedules of the learning rate by round, as `torch.optim.lr_scheduler` has them by step."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -57,9 +57,8 @@ def convert(form: str, files: Sequence[Path], out: Path) -> list[ConvertedTable]
         except UNREADABLE as error:
             if isinstance(error, ScenarioError):
                 raise
-            raise ScenarioError(
-                f"cannot be read as {form}: {in_one_line(str(error))}", key=KEY, file=str(part[0])
-            ) from error
+            problem = f"cannot be read as {form}: {in_one_line(str(error))}"
+            raise ScenarioError(problem, key=KEY, file=str(part[0])) from error
     if not found:
         raise ScenarioError(f"nothing of the form {form} in it", key=KEY, file=str(files[0]))
     names = [each.name for each in found]
@@ -71,9 +70,8 @@ def convert(form: str, files: Sequence[Path], out: Path) -> list[ConvertedTable]
         raise ScenarioError("would replace what is read", key="--out", found=str(out), allowed="another folder")
     for target in (out / f"{name}.csv" for name in names):
         if target.exists() and MADE not in target.read_text(encoding="utf-8", errors="replace")[:1000]:
-            raise ScenarioError(
-                "would replace a file of yours", key="--out", found=str(target), allowed="another folder"
-            )
+            problem = "would replace a file of yours"
+            raise ScenarioError(problem, key="--out", found=str(target), allowed="another folder")
     out.mkdir(parents=True, exist_ok=True)
     sources = ", ".join(in_one_line(path.name) for path in files[:3]) + (", ..." if len(files) > 3 else "")
     for each in found:
@@ -140,8 +138,9 @@ def read_fcc(*tables: Path) -> Iterator[ConvertedTable]:
     found: dict[str, list[pd.DataFrame]] = defaultdict(list)
     for table in tables:
         with table.open(encoding="utf-8") as file:
-            has_names = "unit_id" in file.readline()
-        rows = pd.read_csv(table, names=None if has_names else [*FCC_COLUMNS[: _width(table)]])
+            first_line = file.readline()
+        names = None if "unit_id" in first_line else FCC_COLUMNS[: first_line.count(",") + 1]
+        rows = pd.read_csv(table, names=names)
         rates = rows["bytes_sec"]
         if "bytes_sec_interval" in rows.columns:
             rates = rows["bytes_sec_interval"].where(rows["bytes_sec_interval"] > 0, rates)
@@ -159,11 +158,6 @@ def read_fcc(*tables: Path) -> Iterator[ConvertedTable]:
         up, down = ups[unit][:n], downs[unit][:n]
         if n > 1 and up.max() > 0 and down.max() > 0:
             yield _trace(f"unit_{unit}", np.full(n, FCC_S), up, down)
-
-
-def _width(table: Path) -> int:
-    with table.open(encoding="utf-8") as file:
-        return len(file.readline().split(","))
 
 
 def read_ucc_5g(log: Path) -> Iterator[ConvertedTable]:

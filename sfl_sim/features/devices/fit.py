@@ -132,9 +132,8 @@ def calibrate_devices(measured: Path, cost: str) -> Calibration:
                 about = (table.columns["device"][row], name or f"{sizes[row]:g} MACs", part, kind, ms)
                 measurements.append((*about, work, isinstance(priced, Work)))
     if not measurements:
-        raise ScenarioError(
-            "has no measurement", key=KEY, file=str(measured), allowed="a number below forward_ms or step_ms"
-        )
+        problem = "has no measurement"
+        raise ScenarioError(problem, key=KEY, file=str(measured), allowed="a number below forward_ms or step_ms")
     rows = pd.DataFrame(measurements, columns=["device", "network", "part", "kind", "measured_ms", "work", "is_plain"])
     several = rows["network"].nunique() > 1
     rows["group"] = rows["network"] if several else rows["part"].where(rows["part"] != "", rows["network"])
