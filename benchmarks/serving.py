@@ -30,6 +30,7 @@ SERVER = 2
 
 
 def measure(requests: int, share: float, max_batch: int) -> dict[str, object]:
+    from sfl_sim.features.serve.fleet import poisson
     from sfl_sim.features.serve.requests import EarlyExit, Thresholds
     from sfl_sim.models.network import LABEL_BYTES
     from sfl_sim.models.zoo import network
@@ -39,7 +40,6 @@ def measure(requests: int, share: float, max_batch: int) -> dict[str, object]:
     from sfl_sim.sim.orders import ORDERS
     from sfl_sim.sim.prices import Prices
     from sfl_sim.sim.serving_station import ServingStation
-    from sfl_sim.system.arrivals import poisson
     from sfl_sim.system.fleet import build_fleet
     from sfl_sim.training.deployed import Deployed
     from sfl_sim.training.executors import Timing

@@ -117,7 +117,7 @@ def _holds_runs(folder: Path) -> bool:
     """Return True for a folder that is no run and has runs in it."""
     if not folder.is_dir():
         return False
-    from sfl_sim.report.stored_runs import stored_runs
+    from sfl_sim.report.pages.run_list import stored_runs
 
     return not (folder / "manifest.json").exists() and bool(stored_runs(folder))
 
@@ -377,7 +377,7 @@ def runs() -> None:
 
     Example: sfl-sim list runs
     """
-    from sfl_sim.report.stored_runs import stored_runs
+    from sfl_sim.report.pages.run_list import stored_runs
 
     stored = stored_runs(Path("reports"))
     if not stored:

@@ -140,17 +140,13 @@ def headline(answers: pd.DataFrame, n_labels: int) -> dict[str, float | None]:
     return {key: found.get(key) for key in HEADLINE}
 
 
-def power(front_parameters: ArrayLike, largest: float = 1.0) -> NDArray[np.float64]:
-    """Compute P_C of HARMONY's Eq. (12), for each client in proportion to |phi|, its part-1.
+def power(front_parameters: ArrayLike) -> NDArray[np.float64]:
+    """Compute P_C (N,) of HARMONY's Eq. (12) in proportion to the parameters |phi| (N,) of part-1; the largest is 1.
 
     See docs/methods/exit_metrics.md#latency-of-eq-12.
-
-    Args:
-        front_parameters: (N,), parameters of each client's part-1.
-        largest: P_C of the client with the largest part-1.
     """
     size = np.asarray(front_parameters, dtype=float)
-    return np.asarray(largest * size / size.max())
+    return np.asarray(size / size.max())
 
 
 def latency_eq12(

@@ -89,18 +89,18 @@ def summary(requests: pd.DataFrame, fleet: pd.DataFrame, warm_up: float, workers
     return found
 
 
-def confidence(values: ArrayLike, batches: int = BATCHES) -> float:
+def confidence(values: ArrayLike) -> float:
     """Compute half the width of the 95 % confidence interval of the mean of a correlated series, by batch means.
 
     Means of long stretches are nearly independent. NaN for fewer than two values per batch.
     """
     series = np.asarray(values, dtype=float)
-    if len(series) < 2 * batches:
+    if len(series) < 2 * BATCHES:
         return math.nan
     from scipy.special import stdtrit  # scipy takes a while to import
 
-    spread = _batch_means(series, batches).std(ddof=1)
-    return float(stdtrit(batches - 1, 0.975) * spread / math.sqrt(batches))
+    spread = _batch_means(series).std(ddof=1)
+    return float(stdtrit(BATCHES - 1, 0.975) * spread / math.sqrt(BATCHES))
 
 
 def falls_behind(requests: pd.DataFrame, warm_up: float) -> bool | None:
@@ -118,7 +118,7 @@ def falls_behind(requests: pd.DataFrame, warm_up: float) -> bool | None:
         return None
     ended = np.searchsorted(np.sort(requests["ended_s"]), counted["arrived_s"], side="right")
     in_system = np.arange(len(requests) - len(counted), len(requests), dtype=np.float64) - ended
-    means = _batch_means(in_system, BATCHES)
+    means = _batch_means(in_system)
     half = BATCHES // 2
     earlier, growth = (means[half - 1] - means[0]) * half / (half - 1), means[-1] - means[half - 1]
     chance = np.diff(means[half - 1 :]).std(ddof=1) * math.sqrt(half)
@@ -147,8 +147,8 @@ def _counted(requests: pd.DataFrame, warm_up: float) -> pd.DataFrame:
     return requests.iloc[int(warm_up * len(requests)) :]
 
 
-def _batch_means(series: NDArray[np.float64], batches: int) -> NDArray[np.float64]:
-    return np.array([part.mean() for part in np.array_split(series, batches)])
+def _batch_means(series: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.array([part.mean() for part in np.array_split(series, BATCHES)])
 
 
 def _latencies(requests: pd.DataFrame) -> dict[str, Any]:

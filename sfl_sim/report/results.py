@@ -28,7 +28,7 @@ LEARNED = [
 ]  # fmt: skip
 SPENT = ["simulated_s", "bytes_up", "bytes_down", "joule"]
 SHARES = [*SCORES, "client_accuracy", "performance_gap"]
-"""MedianRow that are known after every round."""
+"""Numbers that are known after every round."""
 TO_TARGET = ["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]
 OF_MEDIANS = (
     "A speed-up is the ratio of the two medians beside it; there is none where a seed of either variant misses the "

@@ -274,7 +274,6 @@ class Adviser:
         return (int(cut),) * self.trial.n_clients
 
     def _left(self) -> list[int]:
-        """List the cuts that are not left out."""
         return [int(cut) for cut in self.table.index[self.table["left_out"].isna()]]
 
     def _leave_out(self, cuts: Iterable[int], why: str) -> None:
@@ -369,6 +368,5 @@ class _WalkCounter:
         self._expected = self._done + walks
 
     def step(self) -> None:
-        """Report one more walk."""
         self._done += 1
         self._notify(Counted("advise", "walk", self._done, max(self._done, self._expected)))

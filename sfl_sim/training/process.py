@@ -63,14 +63,14 @@ SETTINGS: list[Switch] = [
 
 
 @contextmanager
-def own_process(seed: int | None = None) -> Iterator[None]:
+def own_process() -> Iterator[None]:
     """Return a context in which a run computes what it would compute in a new process, whatever the caller has set.
 
     That goes for `SETTINGS`, for gradients and the device of new tensors, for warnings of numpy, and for the global
-    random generators, which begin with `seed`, by default as those of torch do. All are given back.
+    random generators, which begin as those of torch do. All are given back.
     """
     with ExitStack() as stack:
-        stack.enter_context(drawing(torch.Generator().initial_seed() if seed is None else seed))
+        stack.enter_context(drawing(torch.Generator().initial_seed()))
         stack.callback(_write, [_read(setting) for setting in SETTINGS])
         _write([value for *_, value in SETTINGS])
         stack.enter_context(torch.inference_mode(mode=False))

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from sfl_sim.build.clock import server_workers
 from sfl_sim.engine.experiment import Experiment
@@ -37,7 +37,6 @@ from sfl_sim.sim.event_clock import EventClock, Queueing
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.serving_station import ServingStation
-from sfl_sim.system.arrivals import Arrivals, poisson, read_trace
 from sfl_sim.system.conditions import mean_one
 from sfl_sim.system.profiles import per_client, read_table
 from sfl_sim.training.executors import Timing
@@ -56,9 +55,46 @@ AIMS = {"fixed": "entropy", "offload_rate": "target", "latency_budget": "target_
 """Parameter of each kind of threshold that is shown in tables."""
 NEWS = 100
 """Number of progress reports of a serving."""
+LATEST_S = 1e10
+"""Latest time in a trace: three hundred years, up to which a clock of 64-bit floats resolves microseconds."""
 
 NotifyRequests = Callable[[int, int], None]
 """Callback with the number of requests so far, and in all."""
+
+
+class Arrivals(NamedTuple):
+    """Requests in the order of their arrival.
+
+    Attributes:
+        times_s: (R,) float64, seconds since the start, not decreasing.
+        clients: (R,) int64, the client of each request.
+    """
+
+    times_s: NDArray[np.float64]
+    clients: NDArray[np.int64]
+
+
+def poisson(rates_per_s: ArrayLike, n_requests: int, rng: np.random.Generator) -> Arrivals:
+    """Draw the first `n_requests` of independent Poisson processes, one for each client, with the rates (N,).
+
+    They are drawn as one process with the sum of the rates, whose events go to clients in proportion to their rates.
+    """
+    rates = np.asarray(rates_per_s, dtype=np.float64)
+    times_s = np.cumsum(rng.exponential(1 / rates.sum(), n_requests))
+    return Arrivals(times_s, rng.choice(len(rates), n_requests, p=rates / rates.sum()))
+
+
+def read_trace(path: str | Path, n_clients: int, key: str) -> Arrivals:
+    """Read requests from a CSV file with the columns `time_s` and `client` (0, 1, ...), in any order.
+
+    Raises ScenarioError with file and line, and the scenario `key` that names the file.
+    """
+    table = read_table(Path(path), ["time_s", "client"], key)
+    times_s, clients = table.numbers("time_s"), table.numbers("client")
+    table.require("time_s", (times_s >= 0) & (times_s <= LATEST_S), f"seconds, 0 to {LATEST_S:g}")
+    table.require("client", np.isin(clients, np.arange(n_clients)), f"0 to {n_clients - 1}")
+    order = np.argsort(times_s, kind="stable")
+    return Arrivals(times_s[order], clients[order].astype(np.int64))
 
 
 class ServedFleet:

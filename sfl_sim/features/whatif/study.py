@@ -96,7 +96,6 @@ def run_whatif(
 def _write(
     folder: Path, question: Question, timed: list[TimedPoint], more: Mapping[str, pd.DataFrame], wall_s: float
 ) -> None:
-    """Write the tables and their description into the folder."""
     tables = {**point_tables(timed, question.axes), "layers": question.walker.experiment.layers(), **more}
     for name, table in tables.items():
         table.to_parquet(folder / f"{name}.parquet", index=False)

@@ -322,7 +322,7 @@ def _add_strip(figure: go.Figure, work: pd.DataFrame, edges: NDArray[np.float64]
 MAX_CLIENTS = 30
 MAX_ASSISTANTS = 8
 MAX_SERVERS, MAX_SERVER_LANES = 16, 4
-"""MedianRow of servers, and of lanes of each, that are drawn; a lane of each where there are several."""
+"""Numbers of servers, and of lanes of each, that are drawn; a lane of each where there are several."""
 MAX_OPS = 4000
 BATCHES_AT_FIRST_SIGHT = 8
 WAITS = ("queue", "assistants")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from small_world import batch_norm_net, fleet
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.features.serve.fleet import poisson
 from sfl_sim.features.serve.requests import EarlyExit, Thresholds, draw_rows
 from sfl_sim.models.network import Network
 from sfl_sim.rng import stream
@@ -17,7 +18,6 @@ from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.serving_station import ServingStation
-from sfl_sim.system.arrivals import poisson
 from sfl_sim.training.deployed import Deployed
 from sfl_sim.training.executors import Timing
 

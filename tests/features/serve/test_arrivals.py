@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.features.serve.fleet import poisson, read_trace
 from sfl_sim.rng import stream
-from sfl_sim.system.arrivals import poisson, read_trace
 
 RATES = np.array([1.0, 0.0, 3.0])
 
