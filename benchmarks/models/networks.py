@@ -49,7 +49,7 @@ TIMM = {
 TORCHVISION = {
     "images": """
         alexnet convnext_tiny convnext_small densenet121 densenet169 efficientnet_b0 efficientnet_b1
-        efficientnet_v2_s googlenet inception_v3@128 maxvit_t@224 mnasnet0_5 mnasnet1_0 mobilenet_v2
+        efficientnet_v2_s googlenet inception_v3@299 maxvit_t@224 mnasnet0_5 mnasnet1_0 mobilenet_v2
         mobilenet_v3_small mobilenet_v3_large regnet_x_400mf regnet_y_400mf resnet18 resnet34 resnet50 resnet101
         resnext50_32x4d wide_resnet50_2 shufflenet_v2_x0_5 shufflenet_v2_x1_0 squeezenet1_0 squeezenet1_1 swin_t
         swin_v2_t vgg11_bn@32 vit_b_16

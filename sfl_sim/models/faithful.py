@@ -21,8 +21,8 @@ from sfl_sim.models.weights import Weights
 
 LAST_BITS = 1000
 """Largest difference that counts as rounding, in units of the last bit of a tensor's largest number."""
-IN_DOUBLE = 1_000_000_000
-"""The same in float64, 2e-7: mistakes are as large as in float32, and what grows from rounding is not."""
+IN_DOUBLE = 100_000_000_000
+"""The same in float64, 2e-5: a mistake that float32 shows, above 1e-4, is as large; what grows from rounding is not."""
 NOTHING = 0.01
 """Share of the largest number of all tensors that counts as a tensor's largest if all of it is rounding."""
 LEARNING_RATE = 0.1
