@@ -25,6 +25,8 @@ MAX_NAME = 100
 MAX_RUNS = 10_000
 """Maximum of variants of a study, each seed counted."""
 _COMMAND_LINE = SourceLine("--set")
+_WRITTEN = (str, int, float, list, tuple, dict, type(None))
+"""Types of values that can be written; others, such as `data` of `sfl_sim.run`, come from no text."""
 Overrides = Sequence[str] | Mapping[str, Any]
 """Texts KEY=VALUE, or values by dotted key, which may be Python objects."""
 
@@ -86,7 +88,7 @@ def _overridden(base: Scenario, places: SourceLocations, name: str, overrides: O
     """Return the study of a scenario after overrides, each of which must have an effect."""
     layer = read_overrides(overrides)
     source = SourceLine("overrides") if isinstance(overrides, Mapping) else _COMMAND_LINE
-    given = {key: replace(source) for key in layer}
+    given = {key: replace(source if isinstance(value, _WRITTEN) else SourceLine()) for key, value in layer.items()}
     places = places.over(given)
     study = _study(changed(base, layer, places) if layer else base, places, name)
     for key, place in given.items():

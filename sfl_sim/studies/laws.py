@@ -23,10 +23,11 @@ from sfl_sim.build.method import dealt
 from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.data.partition import cyclic_clients, label_order
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.round_tables import ServerTable, client_table
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.pooled import Pooled
 from sfl_sim.metrics.queue import held_idle, queue_length
-from sfl_sim.ops import Expect, State
+from sfl_sim.ops import AGGREGATOR, Expect, State
 from sfl_sim.report.load import TABLES, load
 from sfl_sim.rng import stream
 from sfl_sim.scenario.load import parse
@@ -38,6 +39,7 @@ from sfl_sim.sim.station import Job, OrderPolicy, Sorting
 from sfl_sim.store import places
 from sfl_sim.store.columns import BREAKDOWN, OP_COLUMNS
 from sfl_sim.studies.retrace import NotRecorded, Recorded, TracedRounds
+from sfl_sim.system.cost import MACS, PlainProcessor
 from sfl_sim.system.fleet import Fleet, build_fleet
 from sfl_sim.system.links import BITS_PER_BYTE, Pattern
 from sfl_sim.system.power import read_power
@@ -53,6 +55,8 @@ BATCH = ["round", "client", "step"]
 """Columns that tell a client's mini-batch."""
 ANNOUNCED = ("train", "forward", "backward", "differentiate")
 """Kinds of the jobs at the one model which an order ranks them for."""
+DRAWN = ["server", "above", "workers", "macs_per_s", "uplink_bps", "downlink_bps", "latency_s"]
+"""Columns of servers.parquet that the scenario decides."""
 TOTALS = ("bytes_up", "bytes_down", "lost_bytes")
 Floats = NDArray[np.float64]
 Marks = NDArray[np.bool_]
@@ -157,12 +161,11 @@ class StoredTrial:
     @cached_property
     def follows_order(self) -> bool:
         """True if servers serve clients' jobs by `server.order`; others serve as they come."""
-        kind = find_method(self.scenario.method.name)
-        return bool(kind.has("follows_order", method_options(kind, self.scenario)))
+        return find_method(self.scenario.method.name).has("follows_order", self.options)
 
     @cached_property
-    def options(self) -> object:
-        """Options of its method, as its class declares them; None if it has none."""
+    def options(self) -> Any:
+        """Options of its method, as its class declares them."""
         return method_options(find_method(self.scenario.method.name), self.scenario)
 
     @cached_property
@@ -522,10 +525,12 @@ def _sums(trial: StoredTrial, sums: Iterable[tuple[str, float]]) -> Breach | Non
     return None
 
 
-def links_carry(trial: StoredTrial) -> Finding:
-    """Links carry what they can: no message is faster than its client's link, no shared edge beyond its capacity."""
+def rates_hold(trial: StoredTrial) -> Finding:
+    """Rates hold: they are those that the scenario draws, computing takes MACs over them, and no link carries more."""
     if trial.is_measured:
         return Untold("what a real link allowed")
+    if breach := _as_drawn(trial) or _computing_takes_its_time(trial):
+        return breach
     ops, overhead = trial.ops, trial.fleet.overhead
     takes_time = trial.scenario.server.include_model_exchange | (ops["ended_s"] > ops["started_s"])
     rows = ops[places.at(ops["node"], *places.LINKS) & takes_time]
@@ -545,6 +550,39 @@ def links_carry(trial: StoredTrial) -> Finding:
         return breach
     of_servers = Untold("which server's link a message between servers takes") if trial.fleet.tiers else None
     return _edges_carry(trial, rows) or of_servers
+
+
+def _as_drawn(trial: StoredTrial) -> Breach | None:
+    """Compare the columns of clients and servers that come from the fleet with the fleet that is drawn again."""
+    fleet = trial.fleet
+    drawn = {"clients": client_table(fleet, trial.counts, ()).drop(columns=["samples", "label_samples", "cut"]),
+             "servers": ServerTable(fleet, trial.clock.queues).table()[DRAWN]}  # fmt: skip
+    for name, table in drawn.items():
+        stored = trial.tables[name]
+        for column in table if len(stored) else ():
+            a, b = stored[column].to_numpy(), table[column].to_numpy()
+            is_text = not pd.api.types.is_numeric_dtype(table[column])
+            same = a == b if is_text else np.isclose(a.astype(float), b.astype(float), SAME, 0, equal_nan=True)
+            why = f"{column} is {{{column}}} where {{drawn}} is drawn"
+            if breach := _breach(name, stored, ~same, why, drawn=b):
+                return breach
+    return None
+
+
+def _computing_takes_its_time(trial: StoredTrial) -> Breach | None:
+    """Check that MACs take the seconds that a processor says which asks for nothing else."""
+    fleet, ops, prices = trial.fleet, trial.ops, trial.clock.prices
+    rates = trial.clients["macs_per_s"] / trial.clients["training_factor"]
+    is_plain = fleet.cost == MACS and fleet.conditions is None and not fleet.sample_s
+    rate = ops["client"].where((ops["node"] == places.DEVICE) & is_plain).map(rates).to_numpy(dtype=float, copy=True)
+    for server in [*trial.clock.queues, *([] if fleet.tiers else [AGGREGATOR])]:  # beside servers of a tier, at theirs
+        processor = prices.nodes[server]
+        if isinstance(processor, PlainProcessor) and prices.presence_of(server) is None:
+            rate[ops["node"] == str(server)] = processor.macs_per_s
+    ideal_s = ops["macs"].to_numpy() / rate
+    lasts_s, within_s = ops["ended_s"] - ops["started_s"], trial.tolerance_s  # in setup and finish all are present
+    wrong = _differ(_present_s(trial, ops), ideal_s, within_s) & _differ(lasts_s, ideal_s, within_s)
+    return _breach("ops", ops, wrong, "{macs:.9g} MACs take {s:.9g} s at its node's rate", s=ideal_s)
 
 
 def _room_bits(trial: StoredTrial, client: int, is_down: bool, rows: pd.DataFrame) -> Floats:
@@ -635,8 +673,29 @@ def samples_are_trained(trial: StoredTrial) -> Finding:
     trained = (macs["sum"] / macs["max"]).reindex(keys).fillna(0).to_numpy() * largest
     n_dealt = np.array([data.seen(client) for client in owners])
     lost = keys.isin(pd.MultiIndex.from_frame(_who_was_lost(trial)))
+    sample_macs = np.where(lost, np.nan, macs["max"].reindex(keys).to_numpy() / largest)
+    if breach := _cuts_have_their_work(trial, sample_macs):
+        return breach
     why = "{s:g} samples were trained, {n} were dealt"
     return _breach("participants", took_part, _differ(trained, n_dealt) & ~lost, why, s=trained, n=n_dealt)
+
+
+def _cuts_have_their_work(trial: StoredTrial, sample_macs: Floats) -> Breach | None:
+    """Check that participants compute, for each sample, the layers before the cut: no less, and no more without heads.
+
+    Args:
+        sample_macs: (N,) MACs of the forward pass of a sample by participant; NaN if it has computed nothing.
+    """
+    kind, took_part = find_method(trial.scenario.method.name), trial.tables["participants"]
+    cuts = took_part["cut"].astype(float)
+    asked = took_part["client"].map(trial.clients["cut"]).astype(float).where(~took_part["client"].duplicated())
+    if breach := _breach("participants", took_part, _differ(cuts, asked), "cut {cut} is not that of its client"):
+        return breach
+    least = cuts.map(trial.tables["layers"].set_index("layer")["macs"].cumsum()).fillna(inf * cuts)
+    is_bare = kind.has("sends_gradients", trial.options) and not kind.has_exits and trial.scenario.lora is None
+    wrong = (sample_macs < least * (1 - SAME)) | (is_bare & _differ(sample_macs, least))
+    why = "a sample takes {s:.9g} MACs where the layers before the cut have {least:.9g}"
+    return _breach("participants", took_part, wrong, why, s=sample_macs, least=least)
 
 
 def parts_add_up(trial: StoredTrial) -> Finding:
@@ -750,12 +809,12 @@ LAWS = [
     for number, check in enumerate(
         (
             time_never_runs_back, cause_before_effect, at_a_time, servers_serve, in_order, jobs_add_up,
-            bytes_add_up, links_carry, samples_are_trained, parts_add_up, energy_is_power_times_time, walked_again,
+            bytes_add_up, rates_hold, samples_are_trained, parts_add_up, energy_is_power_times_time, walked_again,
         ),
         start=1,
     )
 ]  # fmt: skip
-READ = ("ops", "rounds", "clients", "participants", "presence", "dropouts", "servers", "steps")
+READ = ("ops", "rounds", "clients", "layers", "participants", "presence", "dropouts", "servers", "steps")
 """Tables that the laws read."""
 
 

@@ -28,6 +28,8 @@ GLANCE = 20
 CALL_MACS = 240_000
 """MACs of MobileNet-V2 in whose time a phone calls a layer: the least of five fits to whole networks, to 1,800,000 in
 torch. Where weights read and idle channels have prices, too, a call costs less (research/results/fidelity.md)."""
+SUM_TO_1 = 1e-2
+"""Difference from 1 up to which shares sum up to it: they may have been rounded."""
 LEAST_SHARE = 0.1
 """Share of the time on links of a mini-batch; shorter calls hardly matter."""
 
@@ -60,6 +62,9 @@ def _of_data(experiment: Experiment) -> Iterator[ScenarioError]:
     if targets is not None and dataset.goal is Goal.NUMBERS and (labels := _like_labels(targets)):
         problem = f"has floating labels: numbers are predicted, and none of {len(labels)} labels, as for whole numbers"
         yield ScenarioError(problem, key=key, found=labels[:5])
+    if targets is not None and dataset.goal is Goal.NUMBERS and targets.shape[1] > 1 and _are_shares(targets):
+        problem = "has numbers with the sum 1 for each sample: numbers are predicted; y.argmax(1) would be labels"
+        yield ScenarioError(problem, key=key)
     if targets is not None and dataset.goal is Goal.LABEL_SET and (targets.sum(dim=1) == 1).all():
         problem = "has a set of exactly one label for each sample: sets are predicted; y.argmax(1) would be labels"
         yield ScenarioError(problem, key=key)
@@ -79,6 +84,11 @@ def _like_labels(targets: Tensor) -> list[float]:
     values: list[float] = np.unique(targets.numpy()).tolist() if targets.shape[1] == 1 else []
     n = len(values)
     return values if n > 1 and values in ([-1, 1], [*range(n)], [*range(1, n + 1)]) else []
+
+
+def _are_shares(targets: Tensor) -> bool:
+    """Return whether targets (N, K) are shares of a whole, as the probabilities of labels are."""
+    return bool((targets >= 0).all() and (targets.sum(dim=1) - 1).abs().max() < SUM_TO_1)
 
 
 def _trained_on(dataset: Dataset) -> tuple[int, int]:

@@ -237,6 +237,8 @@ def _parents(tiers: Mapping[str, sections.TierSection]) -> dict[str, list[Server
 def _read_reach_s(file: str, n_clients: int, names: Sequence[str], key: str) -> FloatArray:
     """Read seconds between clients and servers: (clients, servers). Raises ScenarioError for an unusable file."""
     table = read_table(Path(file), names, key)
+    tier = names[0].rstrip("0123456789")
+    table.require_no_others(names, [other for other in table.columns if other.rstrip("0123456789") != tier])
     if len(table.lines) != n_clients:
         raise ScenarioError("needs a row for each client", key=key, found=len(table.lines), allowed=[n_clients])
     columns = []

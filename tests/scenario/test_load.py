@@ -257,6 +257,12 @@ def located(study, key, found=None):
     return error.file, error.line
 
 
+def test_an_object_that_an_argument_gives_is_told_without_the_overrides():
+    study = parse({}, overrides={"data.factory": lambda: None, "train.rounds": 2})
+    assert located(study, "data.factory") == (None, None)
+    assert located(study, "train.rounds") == ("overrides", None)
+
+
 def test_a_name_that_turns_out_unknown_is_located_by_its_key_or_the_next_above_it(write):
     study = load(write(PAPER), ["clients.network.latency_s=0.1"])
 

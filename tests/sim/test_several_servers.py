@@ -288,3 +288,6 @@ def test_distances_to_servers_add_to_the_latency(tmp_path):
         assert rows_of(sending(4, client, EDGES[1]), where)["ended_s"].tolist() == [ended_s]
     with pytest.raises(ScenarioError, match=r"reach_s: "):
         world(3, {"edge": {"count": 2, **SLOW, "reach_s": str(path)}})
+    path.write_text("edge1,edge2,edge3,macs_per_s\n0.5,2,1,1e9\n1.5,0,1,1e9\n")
+    with pytest.raises(ScenarioError, match=r"'edge3'.*allowed: edge1, edge2"):
+        world(2, {"edge": {"count": 2, **SLOW, "reach_s": str(path)}})

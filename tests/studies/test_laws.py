@@ -200,7 +200,7 @@ JOB, UP, DOWN = at("server", "train"), at("uplink", "smashed"), at("downlink", "
 FORWARD, BACKWARD = at("client", "forward"), at("client", "backward")
 CHANGES = {
     "an average begins before it is requested": (
-        "main job", changed("ops", at("aggregator", "average", 0), started_s=plus("requested_s", -1e-6)), {1, 12}),
+        "main job", changed("ops", at("aggregator", "average", 0), started_s=plus("requested_s", -1e-6)), {1, 8, 12}),
     "a round begins before the last one ends": (
         "main job", changed("rounds", row(1), started_s=plus("started_s", -1)), {1, 10}),
     "the run ends later than its last round": ("main job", summed(simulated_s=1e6), {1}),
@@ -209,10 +209,10 @@ CHANGES = {
     "gradients leave before they are computed": (
         "main job", changed("ops", DOWN, requested_s=lambda rows: 0.0), {2, 12}),
     "a device goes on while it begins something else": (
-        "main job", changed("ops", BACKWARD, ended_s=plus("ended_s", 1e-3)), {2, 3, 11, 12}),
+        "main job", changed("ops", BACKWARD, ended_s=plus("ended_s", 1e-3)), {2, 3, 8, 11, 12}),
     "a server runs two jobs with one worker": (
-        "main job", changed("ops", JOB, ended_s=plus("ended_s", 1.0)), {2, 4, 12}),
-    "a job waits at an idle server": ("main job", changed("ops", JOB, started_s=middle), {4, 12}),
+        "main job", changed("ops", JOB, ended_s=plus("ended_s", 1.0)), {2, 4, 8, 12}),
+    "a job waits at an idle server": ("main job", changed("ops", JOB, started_s=middle), {4, 8, 12}),
     "two jobs change places": ("cyclic", swapped, {2, 4, 5, 12}),
     "a job is gone": ("main job", without("ops", JOB), {2, 4, 6, 12}),
     "a loss is gone": ("unreliable fleet", without("dropouts", row(0)), {2, 6, 8}),
@@ -222,7 +222,7 @@ CHANGES = {
     "a run has one byte more": ("main job", summed(bytes_down=1), {7}),
     "a link is slower": ("main job", changed("clients", row(1), uplink_bps=times("uplink_bps", 0.5)), {8}),
     "an edge carries more": ("shared links", changed("ops", UP, ended_s=middle), {2, 8, 11, 12}),
-    "a mini-batch has fewer samples": ("main job", changed("ops", FORWARD, macs=times("macs", 0.5)), {9, 12}),
+    "a mini-batch has fewer samples": ("main job", changed("ops", FORWARD, macs=times("macs", 0.5)), {8, 9, 12}),
     "a client has a sample more": ("main job", changed("clients", row(1), samples=plus("samples", 1)), {9}),
     "a part is longer": ("main job", changed("rounds", row(1), device_s=plus("device_s", 1)), {10}),
     "an operation takes more energy": ("main job", changed("ops", BACKWARD, joule=plus("joule", 1)), {11}),
@@ -234,7 +234,18 @@ CHANGES = {
     "a part never ends": ("main job", changed("rounds", row(1), device_s=inf), {10}),
     "the energy of an operation is no number": ("main job", changed("ops", BACKWARD, joule=nan), {11}),
     "the energy of a client is no number": ("main job", changed("clients", row(1), joule=nan), {11}),
-    "an operation has other work": ("main job", changed("ops", BACKWARD, macs=times("macs", 2)), {12}),
+    "an operation has other work": ("main job", changed("ops", BACKWARD, macs=times("macs", 2)), {8, 12}),
+    "a job has other work": ("main job", changed("ops", JOB, macs=times("macs", 2)), {8, 12}),
+    "a job at an edge server has other work": (
+        "several servers", changed("ops", at("edge1", "train"), macs=times("macs", 2)), {8, 12}),
+    "a device is faster": ("main job", changed("clients", row(1), macs_per_s=times("macs_per_s", 2)), {8}),
+    "a device is another": ("main job", changed("clients", row(1), device="x"), {8}),
+    "a device trains faster": ("main job", changed("clients", row(1), training_factor=0.5), {8}),
+    "a link is faster": ("main job", changed("clients", row(1), uplink_bps=times("uplink_bps", 2)), {8}),
+    "a server is faster": ("several servers", changed("servers", row(0), macs_per_s=times("macs_per_s", 2)), {8}),
+    "a server is linked elsewhere": ("several servers", changed("servers", row(0), above="edge2"), {8}),
+    "a client is cut elsewhere": ("main job", changed("clients", row(1), cut=2), {9}),
+    "a client was cut elsewhere in a round": ("main job", changed("participants", row(7), cut=2), {9}),
 }  # fmt: skip
 
 

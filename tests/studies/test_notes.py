@@ -45,6 +45,9 @@ def noted(x=X, y=Y, model=None, x_test=None, **sections):
         (np.eye(3)[Y], None, ["data.factory"]),
         (np.eye(3, dtype=int)[Y], None, ["data.factory"]),
         (FLAGS, None, []),
+        (RNG.dirichlet(np.ones(3), 120), None, ["data.factory"]),
+        (RNG.dirichlet(np.ones(3), 120).round(3), None, ["data.factory"]),
+        (RNG.normal(size=(120, 3)), None, []),
     ],
 )
 def test_labels_that_are_learned_as_something_else_are_noted(y, model, keys):
