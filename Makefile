@@ -23,7 +23,7 @@ format:
 	ruff format .
 	ruff check --fix .
 
-# The environment of pfl-research and Flower; without it, `make bench` leaves the peers out.
+# Environments of the peers, one each; `make bench` leaves out those that have none.
 PEERS ?= build/peers
 export PEERS
 
@@ -40,11 +40,11 @@ bench:
 	PYTHONPATH=tests/support python -m benchmarks.soak $(QUICK)
 	python -m benchmarks.clock $(QUICK)
 	python -m benchmarks.simgrid $(QUICK)
+	python -m benchmarks.queues $(QUICK)
 	python -m benchmarks.live $(QUICK)
 
 peers-environment:
-	python3 -m venv $(PEERS)
-	$(PEERS)/bin/pip install '.[bench]'
+	python -m benchmarks.peers.environments
 
 # The environment of benchmarks.models: libraries of networks, with the versions of its table.
 NETWORKS ?= build/networks

@@ -33,18 +33,20 @@ class Child:
             cwd=ROOT, env=environment, pass_fds=[theirs.fileno()], stdout=self._said, stderr=self._said,
         )  # fmt: skip
         theirs.close()
+        self.cpu_s = 0.0
 
     def __enter__(self) -> "Child":
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._pipe.close()  # one that ends a round first when it is terminated, as sfl-sim does, waits for no other
         self._process.terminate()
         self._process.wait()
         self._said.close()
 
     def round(self) -> None:
-        """Wait for one round; the first includes the child's start-up."""
-        self._ask("round")
+        """Wait for one round; the first includes the child's start-up. `cpu_s` are the child's CPU seconds so far."""
+        self.cpu_s = self._ask("round")
 
     def weights(self) -> Any:
         """Return the result of the child's `weights`."""
@@ -64,7 +66,7 @@ class Child:
             raise RuntimeError(f"a child has failed:\n{self._said.read()}") from error
 
 
-def rounds(weights: Callable[[], Any] = dict) -> Iterator[None]:
+def rounds(weights: Callable[[], Any] = dict, cpu_s: Callable[[], float] = time.process_time) -> Iterator[None]:
     """Yield, in the child, once for every round that the parent requests; `next` reports that the last one is done."""
     pipe = Connection(int(os.environ[PIPE]))
     while True:
@@ -72,4 +74,4 @@ def rounds(weights: Callable[[], Any] = dict) -> Iterator[None]:
             pipe.send(weights())
         else:
             yield
-            pipe.send("done")
+            pipe.send(cpu_s())

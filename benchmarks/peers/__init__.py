@@ -1,1 +1,1 @@
-"""FedAvg workload in sfl-sim, pfl-research and Flower, each in a process of its own environment."""
+"""FedAvg workload in sfl-sim and its peers, each in a process of its own environment."""

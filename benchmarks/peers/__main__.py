@@ -1,175 +1,186 @@
-"""FedAvg in sfl-sim, pfl-research and Flower: seconds per round, and from the start of the process to the first round.
+"""FedAvg in sfl-sim and its peers: seconds per round, from the start of the process to the first round, and accuracy.
 
-    python -m benchmarks.peers [--quick] [MODEL ...]
+    python -m benchmarks.peers [--quick] [PEER ...]
 
-10 of 20 clients with 500 images of Fashion-MNIST's shape each, batch 64, SGD with momentum, next to no evaluation. The
-peers get the very images, participants, orders and initial weights of a sfl-sim scenario; the weights after the first
-round are asserted equal up to rounding. sfl-sim runs as its command line does, with clock, records and storage. The
-peers get their images as normalised tensors in memory, and pfl-research runs twice: as it comes, and with everything of
-ours that is a setting (channels_last, fused SGD, allocator). Flower trains two clients at once on a thread each.
+Ten clients train cnn_small on digits: batch 64, SGD with momentum, next to no evaluation. The peers get the images,
+orders and initial weights of a sfl-sim scenario; the weights after the first round are asserted equal up to rounding,
+and those after the last are scored by one function. sfl-sim runs as its command line does, with clock, records and
+storage. The peers get their images as normalised tensors in memory. pfl-research also runs with everything of ours that
+is a setting (channels_last, fused SGD, allocator), and APPFL without the collections of garbage that it forces. All
+sides take turns. CPU seconds are those of all processes of a side: Flower trains two clients at once on a thread each.
 
-The peers' environment is $PEERS (default build/peers; `make peers-environment` makes it). Goals: ours / pfl-research at
-most 1.05, Flower / ours at least 1.5 (lenet5), and less than 3 s before our first round.
+Each peer has an environment of its own (`environments.py`); one that has not been made is skipped. Goals: a round of
+each peer over ours at least 1.0, and until the first is done at least 1.5.
 """
 
+import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
-from safetensors.numpy import load_file
 
-import sfl_sim
-from benchmarks.child import ROOT, Child
+from benchmarks.child import Child
 from benchmarks.options import options
-from benchmarks.pairs import alternate, ratio
+from benchmarks.pairs import RESULTS, ratio
+from benchmarks.peers.environments import python, versions
 from benchmarks.peers.training import BATCH, LR, MOMENTUM
 from benchmarks.plain import initial_model
-from benchmarks.workload import order
+from benchmarks.workload import CPU, order
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.scenario.load import parse
 
-MODELS = ("lenet5", "cnn8")
-START_MODEL = "lenet5"
-ENVIRONMENT = Path(os.environ.get("PEERS", ROOT / "build" / "peers")).absolute()
-PEERS = {  # module and arguments
-    "pfl-research": ["pfl_research", "as-it-comes"],
-    "pfl-research, our settings": ["pfl_research", "our-settings"],
-    "Flower": ["flower"],
+CLIENTS = 10
+MODEL = "cnn_small"
+PEERS = {  # environment, module and arguments
+    "fluke": ("fluke", "fluke"),
+    "pfl-research": ("pfl-research", "pfl_research", "as-it-comes"),
+    "pfl-research, our settings": ("pfl-research", "pfl_research", "our-settings"),
+    "Flower": ("Flower", "flower"),
+    "APPFL, no forced collections": ("APPFL", "appfl", "lean"),
+    "APPFL": ("APPFL", "appfl", "as-it-comes"),
 }
-TOLERANCE = 2e-5
-"""Largest difference of float32 weights after a round, relative to the largest; neither model has a batch norm."""
+OURS = "ours"
+Taken = dict[str, list[tuple[float, float]]]
+"""What one side has taken: CPU seconds, and seconds, of each start until the first round is done, and of each round."""
+TOLERANCE = 1e-4
+"""Largest difference of float32 weights after a round, relative to the largest; the model has no batch norm."""
 
 
-def scenario(model: str, rounds: int, quick: bool) -> dict[str, Any]:
-    samples = 64 if quick else 500
+def scenario(rounds: int) -> dict[str, Any]:
     return {
         "name": "peers",
-        "data": {
-            "name": "synthetic",
-            "shape": [1, 28, 28],
-            "samples": 20 * samples,
-            "test_samples": 10,
-            "partition": {"kind": "iid"},
-        },
-        "model": {"name": model, "cut": 1},
+        "data": {"name": "digits", "partition": {"kind": "iid"}},
+        "model": {"name": MODEL, "cut": 1},
         "method": {"name": "fedavg"},
-        "clients": {"count": 20, "participation": 0.5},
+        "clients": {"count": CLIENTS},
         "train": {"rounds": rounds, "batch_size": BATCH, "lr": LR, "momentum": MOMENTUM},
     }
 
 
 class Comparison:
-    """Comparison with a model; the files that both sides need are in `folder`."""
+    """Comparison of all sides; the files that both sides need are in `folder`.
 
-    def __init__(self, model: str, rounds: int, quick: bool, folder: Path) -> None:
+    Attributes:
+        after: our weights after each round.
+        scores: accuracies of the sides after the last round that was measured.
+    """
+
+    def __init__(self, rounds: int, folder: Path) -> None:
         self.folder = folder
-        wanted = scenario(model, rounds, quick)
-        self.scenario_file = folder / "scenario.yaml"
-        self.scenario_file.write_text(yaml.safe_dump(wanted))
-        self.workload_file = folder / "workload.pt"
-        torch.save(self._workload(wanted), self.workload_file)
-        one_round = sfl_sim.run(wanted | {"train": wanted["train"] | {"rounds": 1}}, out=folder / "one", device="cpu")
-        (checkpoint,) = one_round.folder.glob("checkpoints/*.safetensors")
-        self.after_one_round = {name.removeprefix("part1."): w for name, w in load_file(checkpoint).items()}
-
-    def _workload(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Make the model, data and visits that `benchmarks.peers.training.Workload` reads."""
+        wanted = scenario(rounds)
         (variant,) = parse(wanted).variants
-        experiment = Experiment(variant.scenario, device=None)
-        data, net = experiment.dataset, experiment.method.task.network
-        visits = []
-        for number, round in enumerate(experiment.rounds(), start=1):
-            clients = np.unique(round.ops["client"][round.ops["client"] >= 0]).tolist()
-            visits.append([order(experiment.shares[client], client, number) for client in clients])
-        mean, std = data.mean[:, None, None], data.std[:, None, None]
-        x = data.x_train.float().div_(255).sub_(mean).div_(std)
-        model = initial_model(wanted["model"]["name"], net)
-        return {"model": model, "x": x, "y": data.y_train, "visits": visits}
+        experiment = Experiment(variant.scenario, CPU)
+        self.data, net = experiment.dataset, experiment.method.task.network
+        self.initial = initial_model(MODEL, net)
+        self.after, visits = [], []
+        for number, _ in enumerate(experiment.rounds(), start=1):
+            named = experiment.weights().items()
+            self.after.append({name.removeprefix("part1."): weights.copy() for name, weights in named})
+            visits.append([order(experiment.shares[client], client, number) for client in range(CLIENTS)])
+        self.workload_file = folder / "workload.pt"
+        x = self._normalised(self.data.x_train)
+        torch.save({"model": self.initial, "x": x, "y": self.data.y_train, "visits": visits}, self.workload_file)
+        self.scenario_file = folder / "scenario.yaml"
+        self.scenario_file.write_text(yaml.safe_dump(wanted | {"data": wanted["data"] | {"test_samples": 10}}))
 
-    def ours(self) -> Child:
-        return Child("benchmarks.peers.ours", self.scenario_file, tempfile.mkdtemp(dir=self.folder))
+    def _normalised(self, images: torch.Tensor) -> torch.Tensor:
+        mean, std = self.data.mean[:, None, None], self.data.std[:, None, None]
+        return images.float().div_(255).sub_(mean).div_(std)
 
-    def peer(self, name: str) -> Child:
-        module, *settings = PEERS[name]
-        return Child(f"benchmarks.peers.{module}", self.workload_file, *settings, python=ENVIRONMENT / "bin" / "python")
+    def start(self, name: str) -> Child:
+        folder = tempfile.mkdtemp(dir=self.folder)
+        if name == OURS:
+            return Child("benchmarks.peers.ours", self.scenario_file, folder)
+        environment, module, *settings = PEERS[name]
+        return Child(f"benchmarks.peers.{module}", self.workload_file, folder, *settings, python=python(environment))
 
-    def rounds(self, name: str, pairs: int) -> tuple[list[float], list[float]]:
-        """Measure the seconds per round of ours and the peer's."""
-        with self.ours() as ours, self.peer(name) as peer:
-            peer.round()
-            self._assert_equal(name, peer.weights())
-            return alternate(ours.round, peer.round, pairs)
+    def measure(self, names: list[str], starts: int, rounds: int) -> dict[str, Taken]:
+        """Let all sides take turns, first at starting, then at rounds, of which the first is untimed."""
+        taken: dict[str, Taken] = {name: {"start": [], "round": []} for name in names}
+        children: dict[str, Child] = {}
+        with ExitStack() as running:
+            for number in range(starts):
+                for name in names if number % 2 == 0 else names[::-1]:
+                    with ExitStack() as stack:
+                        children[name] = child = stack.enter_context(self.start(name))
+                        child.round()
+                        taken[name]["start"].append((child.cpu_s, child.age_s))
+                        print(name, taken[name]["start"][-1], file=sys.stderr)
+                        if number == starts - 1:
+                            running.push(stack.pop_all())
+            for name in names[1:]:
+                self._assert_equal(name, children[name].weights())
+            for number in range(1 + rounds):
+                for name in names if number % 2 == 0 else names[::-1]:
+                    child = children[name]
+                    before = child.cpu_s, child.age_s
+                    child.round()
+                    if number:
+                        taken[name]["round"].append((child.cpu_s - before[0], child.age_s - before[1]))
+                    print(name, taken[name]["round"][-1:], file=sys.stderr)
+            self.scores = {name: self.accuracy(children[name].weights()) for name in names[1:]}
+            self.scores[OURS] = self.accuracy(self.after[rounds + 1])
+        return taken
+
+    def accuracy(self, weights: dict[str, Any]) -> float:
+        """Score weights on all test samples."""
+        self.initial.load_state_dict({name: torch.from_numpy(values) for name, values in weights.items()}, strict=False)
+        with torch.no_grad():
+            found = self.initial(self._normalised(self.data.x_test)).argmax(1)
+        return round(float((found == self.data.y_test).float().mean()), 4)
 
     def _assert_equal(self, name: str, found: dict[str, Any]) -> None:
-        largest = max(abs(weights).max() for weights in self.after_one_round.values())
-        for key, expected in self.after_one_round.items():
+        largest = max(abs(weights).max() for weights in self.after[0].values())
+        for key, expected in self.after[0].items():
             apart = abs(found[key] - expected).max() / largest
             assert apart < TOLERANCE, f"{name}: {key} differs by {apart:.1g}"
 
-    def starts(self, name: str, pairs: int) -> tuple[list[float], list[float]]:
-        """Measure the seconds from the start of the process to the end of the first round, of ours and the peer's."""
 
-        def starter(make: Callable[[], Child], seconds: list[float]) -> Callable[[], None]:
-            def start() -> None:
-                with make() as child:
-                    child.round()
-                    seconds.append(child.age_s)
-
-            return start
-
-        ours_s: list[float] = []
-        peer_s: list[float] = []
-        alternate(starter(self.ours, ours_s), starter(lambda: self.peer(name), peer_s), pairs)
-        return ours_s[1:], peer_s[1:]
-
-
-def row(model: str, what: str, name: str, ours_s: list[float], peer_s: list[float]) -> dict[str, Any]:
-    found = ratio(ours_s, peer_s)
-    return {
-        "model": model,
-        "what": what,
-        "peer": name,
-        "ours / peer": found["median"],
-        "quartiles": found["quartiles"],
-        "peer / ours": ratio(peer_s, ours_s)["median"],
-        "our s": round(statistics.median(ours_s), 3),
-        "its s": round(statistics.median(peer_s), 3),
-        "its version": version(name),
-    }
-
-
-def version(name: str) -> str:
-    package = {"Flower": "flwr"}.get(name, "pfl")
-    ask = f"from importlib.metadata import version as v; print('{package}', v('{package}'), 'torch', v('torch'))"
-    return subprocess.check_output([ENVIRONMENT / "bin" / "python", "-c", ask], text=True).strip()
+def columns(ours: Taken, peer: Taken) -> dict[str, Any]:
+    """Give the ratios of what was measured, and medians."""
+    found: dict[str, Any] = {}
+    for what in ours:
+        for place, unit in enumerate(("CPU s", "s")):
+            ours_s, peer_s = ([one[place] for one in side[what]] for side in (ours, peer))
+            found |= {f"{what}, {unit}, peer / ours": ratio(peer_s, ours_s)}
+            found |= {f"{what}, our {unit}": round(statistics.median(ours_s), 4)}
+            found |= {f"{what}, its {unit}": round(statistics.median(peer_s), 4)}
+    return found
 
 
 def main() -> None:
-    given = options(__doc__, MODELS)
-    if not (ENVIRONMENT / "bin" / "python").exists():
-        print(f"peers: skipped, there is no environment {ENVIRONMENT}: `make peers-environment` makes it, or set PEERS")
+    given = options(__doc__, PEERS)
+    there = [name for name in given.chosen if python(PEERS[name][0]).exists()]
+    if missing := sorted(set(given.chosen) - set(there)):
+        print(f"peers: skipped {', '.join(missing)}: `make peers-environment` makes their environments, or set PEERS")
+    if not there:
         return
     os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "PFL_PYTORCH_DEVICE": "cpu"}
-    rows = []
-    for model in given.chosen:
-        with tempfile.TemporaryDirectory() as folder:
-            pairs = given.pairs(16 if model == START_MODEL else 8)
-            rounds = pairs + 3  # the checked, the untimed, and one that is never asked for: nobody waits for an end
-            comparison = Comparison(model, rounds, given.quick, Path(folder))
-            for name in PEERS:
-                rows.append(row(model, "a round", name, *comparison.rounds(name, pairs)))
-                print(rows[-1], file=sys.stderr)
-                if model == START_MODEL:
-                    rows.append(row(model, "first round done", name, *comparison.starts(name, given.pairs())))
-                    print(rows[-1], file=sys.stderr)
+    os.environ |= {"WANDB_MODE": "disabled"}
+    starts, rounds = (2, 2) if given.quick else (2, 4)
+    with tempfile.TemporaryDirectory() as folder:
+        # Played are the first, the untimed, and the timed ones; nobody waits for an end.
+        comparison = Comparison(rounds + 3, Path(folder))
+        taken = comparison.measure([OURS, *there], starts, rounds)
+    rows = [
+        {
+            "peer": name,
+            "versions": versions(PEERS[name][0]),
+            **columns(taken[OURS], taken[name]),
+            "our accuracy": comparison.scores[OURS],
+            "its accuracy": comparison.scores[name],
+        }
+        for name in there
+    ]
+    if not given.quick:
+        known = json.loads((RESULTS / "peers.json").read_text())["rows"]
+        rows += [row for row in known if row["peer"] not in there]  # measured before
     given.publish("peers", rows)
 
 

@@ -1,10 +1,12 @@
 """Flower's side (Beutel et al. 2020): its simulation on Ray, one thread for each of two clients at a time."""
 
 import logging
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import psutil
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -13,8 +15,6 @@ from flwr.simulation import run_simulation
 from benchmarks.child import rounds
 from benchmarks.peers.flower_client import app
 from benchmarks.peers.training import Workload, weights
-
-NODES = 20
 
 
 class Turns(FedAvg):
@@ -41,10 +41,17 @@ class Turns(FedAvg):
             )
 
 
+def cpu_s() -> float:
+    """Give the CPU seconds of this process and of Ray's, which are its descendants."""
+    here = psutil.Process(os.getpid())
+    return sum(sum(process.cpu_times()[:2]) for process in (here, *here.children(recursive=True)))
+
+
 def main() -> None:
-    (file,) = sys.argv[1:]
+    file, _folder = sys.argv[1:]
     logging.getLogger("flwr").setLevel(logging.ERROR)
     workload = Workload(file)
+    participants = len(workload.visits[0])
     server = ServerApp()
 
     @server.main()
@@ -53,18 +60,16 @@ def main() -> None:
             workload.model.load_state_dict(strategy.arrays.to_torch_state_dict())
             return weights(workload.model)
 
-        participants = len(workload.visits[0])
         strategy = Turns(
             file,
-            rounds(found),
-            fraction_train=participants / NODES,
+            rounds(found, cpu_s),
             min_train_nodes=participants,
-            min_available_nodes=NODES,
+            min_available_nodes=participants,
             fraction_evaluate=0.0,
         )
         strategy.start(grid, ArrayRecord(workload.model.state_dict()), num_rounds=len(workload.visits))
 
-    run_simulation(server, app, NODES, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
+    run_simulation(server, app, participants, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
 
 
 if __name__ == "__main__":

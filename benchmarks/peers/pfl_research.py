@@ -47,7 +47,7 @@ class Turns(TrainingProcessCallback[PyTorchModel]):
 
 
 def main() -> None:
-    file, settings = sys.argv[1:]
+    file, _folder, settings = sys.argv[1:]
     tuned = settings == "our-settings"
     if tuned:
         keep_freed_memory()

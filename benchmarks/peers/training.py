@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-LR, MOMENTUM, BATCH = 0.01, 0.9, 64
+LR, MOMENTUM, BATCH = 0.05, 0.9, 64
 
 
 class Workload:
