@@ -1,5 +1,6 @@
 """Setup: what a variant with a seed begins with, before anything runs: data, its shares, and the simulated system."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -35,6 +36,7 @@ from sfl_sim.scenario.own_code import is_object
 from sfl_sim.scenario.presets import expand
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.system.fleet import Fleet, build_fleet
+from sfl_sim.training.hardware import free
 
 Ints = NDArray[np.int64]
 
@@ -99,10 +101,12 @@ def setup_of(scenario: Scenario, *, pixels: bool) -> Setup:
 
 def forget() -> None:
     """Load and deal data sets anew from now on: since the last study of this process, files may have changed."""
+    n_clients = sum(len(setup.shares) for _, setup in _last)
     _last.clear()
     _fleets.clear()
     _load.cache_clear()
     _predicting_all.cache_clear()
+    free(n_clients)
 
 
 KEPT_FLEETS, FEW_CLIENTS = 32, 1000
@@ -124,7 +128,7 @@ def fleet_of(scenario: Scenario, n_clients: int) -> Fleet:
     return fleet
 
 
-def deal_data(scenario: Scenario, *, pixels: bool = True) -> tuple[Dataset, list[Ints], Ints]:
+def deal_data(scenario: Scenario, *, pixels: bool = True) -> tuple[Dataset, Sequence[Ints], Ints]:
     """Return the data set, the indices of each client's training samples, which may be none, and of validation samples.
 
     Without `pixels`, a published set that is not on this machine has black images (`sfl_sim.data.loading`), and so has

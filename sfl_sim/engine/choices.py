@@ -213,10 +213,11 @@ class Chooser:
             wanted = set(chosen)
         except Exception as error:  # a user's function may raise anything
             raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}", key=KEY, found=self.name) from error
-        if len(wanted) != candidates.n or not wanted <= set(candidates.clients):
+        ordered = [client for client in candidates.clients if client in wanted]
+        if not len(wanted) == len(ordered) == candidates.n:
             problem = f"must give {candidates.n} of {len(candidates.clients)} clients, each once"
             raise ScenarioError(problem, key=KEY, found=list(chosen)[:9])
-        return [client for client in candidates.clients if client in wanted]
+        return ordered
 
 
 def check_untrained(choose: Chooser) -> None:

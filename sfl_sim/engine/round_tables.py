@@ -58,7 +58,8 @@ def client_table(fleet: Fleet, counts: Ints, cuts: Sequence[int]) -> pd.DataFram
             "cost": fleet.cost,
             "training_factor": fleet.training_factor,
             "cut": pd.Series(cuts, dtype="Int64").reindex(range(len(counts))),
-        }
+        },
+        copy=False,
     )
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from sfl_sim.store.reading import matrix
+
 SCORES = ("accuracy", "r2", "mean_average_precision", "mean_iou")
 """Columns of rounds.parquet that hold the first score of a goal; a run has one of them."""
 MORE_SCORES = ("mae", "rmse", "f1_macro", "f1_micro", "pixel_accuracy")
@@ -173,7 +175,7 @@ def client_ends(ends: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:
     found = []
     for (variant, seed), own in ends.groupby(["variant", "seed"], observed=True):
         of_trial = clients[(clients["variant"] == variant) & (clients["seed"] == seed)]
-        held = np.stack(list(of_trial["label_samples"]))
+        held = matrix(of_trial["label_samples"])
         accuracy = own.set_index("label")["accuracy"].reindex(range(held.shape[1]))
         known = np.sort(by_client(accuracy, held))
         known = known[~np.isnan(known)]

@@ -4,7 +4,7 @@ A mark with a name stands in the legend of its panel. Texts are Plotly's HTML: n
 """
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -213,14 +213,16 @@ def on_a_phone(named: Named) -> str:
     return str(named.html).replace(named.label, "<br>".join(broken))
 
 
-def ecdf(figure: go.Figure, values: pd.Series, about: pd.Series, hover: str, **look: Any) -> None:
-    """Steps: which share of `values`, in percent, is at most so much; `about` is what hovering says of each."""
+def ecdf(
+    figure: go.Figure, values: pd.Series, about: pd.Series, tell: Callable[[Any], str], hover: str, **look: Any
+) -> None:
+    """Steps: which share of `values`, in percent, is at most so much; hovering tells what `about` has of each."""
     steps = pd.DataFrame({"x": values, "about": about}).sort_values("x", kind="stable")
     steps["y"] = 100 * np.arange(1, len(values) + 1) / len(values)
     steps = pd.concat([steps.head(1).assign(y=0.0), display.thin(steps, MAX_POINTS)])
     figure.add_scatter(
-        x=steps["x"].to_numpy(), y=steps["y"].to_numpy(), customdata=steps["about"].to_numpy(), mode="lines",
-        line_shape="hv", line_width=2.4, hovertemplate=hover, **look,
+        x=steps["x"].to_numpy(), y=steps["y"].to_numpy(), customdata=[tell(one) for one in steps["about"]],
+        mode="lines", line_shape="hv", line_width=2.4, hovertemplate=hover, **look,
     )  # fmt: skip
 
 

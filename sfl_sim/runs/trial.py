@@ -30,7 +30,7 @@ from sfl_sim.store.checkpoints import Checkpoints
 from sfl_sim.store.columns import BREAKDOWN
 from sfl_sim.store.files import MODEL, kept_name, writing
 from sfl_sim.store.trial import Failure, TrialWriter, clear, rounds_of, write_failure
-from sfl_sim.training.hardware import PRECISIONS, keep_freed_memory, pick_device, threads_for
+from sfl_sim.training.hardware import PRECISIONS, free, keep_freed_memory, pick_device, threads_for
 from sfl_sim.training.process import own_process
 from sfl_sim.training.replay import CheckpointMismatch
 
@@ -181,7 +181,8 @@ class _Trial:
         """Return the experiment, which this process is made ready to compute."""
         settings, scenario = self.settings, self.variant.scenario
         experiment = self.make(scenario, None if settings.timing_only else pick_device(settings.device))
-        keep_freed_memory()
+        if not settings.timing_only:
+            keep_freed_memory()
         torch.set_num_threads(threads_for(experiment.batch_macs, settings.threads))
         PRECISIONS[scenario.train.precision].activate()
         if experiment.meter:
@@ -222,6 +223,7 @@ class _Trial:
 
     def _close(self, trial: TrialWriter, experiment: Experiment) -> None:
         """Write what belongs to the whole run so far; its last word is the summary."""
+        free(len(experiment.shares))
         trial.add_tables({"clients": experiment.clients(), **experiment.histories()})
         self._store_model(MODEL, trial, experiment)
         trial.close({"key": self.key} | summary_of(self.variant, trial, experiment, self.stopped))

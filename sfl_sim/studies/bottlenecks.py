@@ -17,6 +17,7 @@ from sfl_sim.system.cost import Processor
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.links import LazySequence, Links
 from sfl_sim.training.executors import Timing
+from sfl_sim.training.hardware import free
 
 MAX_OPERATIONS = 50_000
 """Maximum of operations of a round that is timed again; a larger one would take as long as some runs."""
@@ -128,6 +129,7 @@ def _round_s(setup: Setup, number: int, started_s: float, change: Change = Chang
 
     Gives its seconds and its number of operations.
     """
+    free(len(setup.shares))
     clock = build_clock(setup.scenario, change.fleet(setup.fleet), Timing(), setup.counts, more_workers=change.workers)
     walk = Walk(setup, setup.method(device=None), clock, first=number, started_s=started_s)
     walked = next(walk.rounds())

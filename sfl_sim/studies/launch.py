@@ -141,7 +141,7 @@ def manifest(study: Study, settings: Settings, status: str, began_s: float) -> d
             key: list(dict.fromkeys(getattr(v.scenario.train, key) for v in study.variants))
             for key in ("precision", "max_graphs")
         },
-        "keeps_freed_memory": keep_freed_memory(),
+        "keeps_freed_memory": not settings.timing_only and keep_freed_memory(),
         **asdict(settings),
         "device": "none" if settings.timing_only else str(pick_device(settings.device)),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},

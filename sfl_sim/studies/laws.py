@@ -38,6 +38,7 @@ from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
 from sfl_sim.sim.station import Job, OrderPolicy, Sorting
 from sfl_sim.store import places
 from sfl_sim.store.columns import BREAKDOWN, OP_COLUMNS
+from sfl_sim.store.reading import matrix
 from sfl_sim.studies.retrace import NotRecorded, Recorded, TracedRounds
 from sfl_sim.system.cost import MACS, PlainProcessor
 from sfl_sim.system.fleet import Fleet, build_fleet
@@ -145,7 +146,7 @@ class StoredTrial:
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """How many samples (C, L) of each label each client holds."""
-        return np.stack(self.clients["label_samples"].to_list())
+        return matrix(self.clients["label_samples"])
 
     @cached_property
     def is_measured(self) -> bool:

@@ -14,6 +14,7 @@ from sfl_sim.data.partition import (
     PARTITIONS,
     check_none_empty,
     cyclic_clients,
+    iid,
     label_counts,
     label_order,
     partition,
@@ -153,3 +154,14 @@ def test_to_set_aside_nothing_or_everything_is_refused(share, samples, key):
     shares = [np.arange(10), np.arange(10, 20)]
     with refused(f"data.validation.{key}", found=share or samples):
         set_aside(shares, stream(0, "validation"), share, samples)
+
+
+def test_chunks_are_what_numpy_splits_an_array_into():
+    for n, clients in ((10, 3), (7, 7), (3, 5)):
+        chunks = iid(samples_of([n]), clients, stream(0, "partition"))
+        order = stream(0, "partition").permutation(n)
+        expected = np.array_split(order, clients)
+        assert all(np.array_equal(a, b) for a, b in zip(chunks, expected, strict=True))
+        assert all(np.array_equal(chunks[number], expected[number]) for number in range(-clients, clients))
+        with pytest.raises(IndexError):
+            chunks[clients]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,7 +11,7 @@ from refusals import refused
 
 from sfl_sim.store.columns import BREAKDOWN, OP_COLUMNS
 from sfl_sim.store.files import contents, read_regular
-from sfl_sim.store.reading import as_stored, read_table
+from sfl_sim.store.reading import as_stored, matrix, read_table
 from sfl_sim.store.schema import tables
 
 RUN = tables("run")
@@ -38,6 +39,15 @@ def test_a_column_that_no_folder_may_lack_is_an_error(tmp_path):
     pd.DataFrame({"variant": ["a"], "seed": [0]}).to_parquet(tmp_path / "presence.parquet")
     with pytest.raises(ValueError, match=r"presence\.parquet lacks from_s, until_s"):
         read_table(tmp_path, RUN["presence"], ["variant", "from_s", "until_s"])
+
+
+def test_a_column_of_lists_is_a_matrix_also_of_some_of_its_rows(tmp_path):
+    held = [[0, 5], [1, 1], [7, 2]]
+    pq.write_table(pa.table({"client": [0, 1, 2], "label_samples": held}), tmp_path / "clients.parquet")
+    column = read_table(tmp_path, RUN["clients"])["label_samples"]
+    assert np.array_equal(matrix(column), held)
+    assert np.array_equal(matrix(column[[False, True, True]]), held[1:])
+    assert np.array_equal(matrix(pd.Series(held)), held)  # as of a table that was not stored
 
 
 def test_only_numbers_are_stored_as_numbers():

@@ -23,6 +23,7 @@ from sfl_sim.report.frames import Frames, ShownVariant, client_names, label_name
 from sfl_sim.report.pages.learning import replaying
 from sfl_sim.report.panel import Cell, Declared, Panel, Table, at_most
 from sfl_sim.store import places
+from sfl_sim.store.reading import matrix
 
 ASSISTING = ["request", "recall", "knowledge"]
 """Kinds of operations of clients that give features to others: what is asked, done and sent."""
@@ -174,7 +175,7 @@ def _view(frames: Frames, variant: ShownVariant) -> RoundView:
     clients = clients[clients.index.isin(ops["client"])]
     held, names = pd.DataFrame(index=clients.index), label_names(frames, variant)
     if clients["label_samples"].notna().all() and len(clients):
-        samples = pd.DataFrame(np.stack(list(clients["label_samples"])), clients.index)
+        samples = pd.DataFrame(matrix(clients["label_samples"]), clients.index)
         in_order = samples[names.index].set_axis(list(names), axis=1) if len(names) else None
         held = samples.add_prefix(f"{frames.group} ") if in_order is None else in_order
     called = client_names(frames, variant, clients)

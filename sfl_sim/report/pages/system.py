@@ -21,6 +21,7 @@ from sfl_sim.report.display import percent, plural
 from sfl_sim.report.frames import Frames, ShownVariant, distinct, label_names
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.panel import Cell, Declared, Drawing, Panel, Table
+from sfl_sim.store.reading import matrix
 from sfl_sim.store.schema import tables
 from sfl_sim.system.profiles import said
 
@@ -58,7 +59,7 @@ def distributions(frames: Frames, columns: list[str], title: str) -> go.Figure:
             coloured = {"name": variants[0].label + alike, "line_color": variants[0].colour}
             look = neutral if len(fleets) == 1 else coloured
             hover = "%{y:.0f} % are at most %{x:.3s}%{customdata}"
-            figures.ecdf(figure, fleet[column], cuts, hover, line_dash=dash, **look)
+            figures.ecdf(figure, fleet[column], cuts, _told, hover, line_dash=dash, **look)
     rates = np.log10(frames.clients[columns])
     low, high = rates.min(axis=None) - 0.05, rates.max(axis=None) + 0.05
     dtick = "D2" if 1 < high - low < 3 else None
@@ -67,10 +68,15 @@ def distributions(frames: Frames, columns: list[str], title: str) -> go.Figure:
 
 
 def _cuts(frames: Frames, variants: list[ShownVariant]) -> pd.Series:
-    """Each client's cut as the end of a sentence, clients in the order of their fleet; empty where variants differ."""
+    """Each client's cut, clients in the order of their fleet; NaN where variants differ."""
     clients = frames.clients[frames.clients["variant"].isin([variant.label for variant in variants])]
     cut = clients.groupby(["seed", "client"], sort=False)["cut"].agg(["min", "max"])
-    return cut["min"].map(", cut after layer {:.0f}".format).where(cut["min"] == cut["max"], "").reset_index(drop=True)
+    return cut["min"].where(cut["min"] == cut["max"]).reset_index(drop=True)
+
+
+def _told(cut: float) -> str:
+    """The cut as the end of a sentence."""
+    return "" if pd.isna(cut) else f", cut after layer {cut:.0f}"
 
 
 def energy(frames: Frames) -> go.Figure:
@@ -315,7 +321,7 @@ def held(frames: Frames) -> Held:
     for variant in frames.variants:
         clients = variant.first_seed(frames.clients).set_index("client")
         if clients["label_samples"].notna().all():
-            counts = pd.DataFrame(np.stack(list(clients["label_samples"])), index=clients.index)
+            counts = pd.DataFrame(matrix(clients["label_samples"]), index=clients.index)
             names = label_names(frames, variant)
             found.append((variant.html, counts.set_axis([names.get(label, str(label)) for label in counts], axis=1)))
     return distinct(found)[: style.MAX_DETAILED]
