@@ -21,7 +21,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from sfl_sim.errors import ScenarioError
-from sfl_sim.store import RunFolder
+from sfl_sim.store.folder import RunFolder
 
 print("ready", flush=True)
 for line in sys.stdin:
