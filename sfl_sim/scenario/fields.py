@@ -35,6 +35,8 @@ NonNegative = Annotated[float, Field(ge=0, le=LARGEST)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Correlation = Annotated[float, Field(ge=-1, le=1)]
+TIER = "^[a-z]{1,6}$"
+"""Name of a tier of servers, as records name them with their numbers."""
 PATH = r"^(~|\.{0,2}[/\\]|[^\W\d].*[/\\])|\.[A-Za-z]\w*$"
 """Pattern of what looks like a path, which neither a number nor one with a unit does: ./rates, rates.csv."""
 ClientCsv = Annotated[str, Field(pattern=PATH)]

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from sfl_sim.errors import USUAL_NAMES, ScenarioError
-from sfl_sim.scenario.fields import FAR, PATH, in_units
+from sfl_sim.scenario.fields import FAR, PATH, TIER, in_units
 from sfl_sim.scenario.schema import Schema, json_schema, members
 
 _NOUNS = {
@@ -25,7 +25,7 @@ _NOUNS = {
     "array": "a list",
     "object": "a mapping",
 }
-_PATTERNS = {PATH: "a CSV file", ":": "package.module:name"}
+_PATTERNS = {PATH: "a CSV file", ":": "package.module:name", TIER: "up to six small letters"}
 """Nouns of texts by their patterns."""
 _BOUNDS = {
     "exclusiveMinimum": "above {:,}",
@@ -78,7 +78,8 @@ def _problem(detail: ErrorDetails, given: object, root: Schema) -> ScenarioError
             return ScenarioError("is a key of another kind", key=key, found=spot.path[-1], allowed=spot.siblings)
         beside = {".".join([*spot.path[:-1], name]) for name in spot.siblings}
         nested = [other for other in elsewhere if "." in other and other not in beside]
-        allowed = [*spot.siblings, *nested] if spot.siblings else None
+        pattern = detail.get("ctx", {}).get("pattern", "")
+        allowed = [*spot.siblings, *nested] if spot.siblings else _PATTERNS.get(pattern)
         return ScenarioError("unknown key", key=key, found=spot.path[-1], allowed=allowed)
     if detail["type"] == "missing":
         return ScenarioError("is missing", key=".".join([*spot.path, str(detail["loc"][-1])]))

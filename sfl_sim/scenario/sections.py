@@ -23,6 +23,7 @@ from pydantic_core.core_schema import no_info_before_validator_function
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.data import Data
 from sfl_sim.scenario.fields import (
+    TIER,
     Bare,
     ClientCsv,
     Concern,
@@ -260,8 +261,7 @@ class Outages(Section):
     """Local hour of the day at which the run begins."""
 
 
-TierName = Annotated[str, Field(pattern="^[a-z]{1,6}$")]
-"""Name of a tier of servers, as records name them with their numbers."""
+TierName = Annotated[str, Field(pattern=TIER)]
 
 
 class TierSection(StationSection):

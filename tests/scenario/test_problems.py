@@ -38,6 +38,10 @@ def said(values):
             "model.3: unknown key (found '3'; allowed: name, factory, path, init, cut)",
         ),
         ({"grid": {3: [1]}}, "grid.3: unknown key (found '3')"),
+        (
+            {"servers": {"edge2": {"count": 2}}},
+            "servers.edge2: unknown key (found 'edge2'; allowed: up to six small letters)",
+        ),
         ({"train": {"rounds": "2.5"}}, "train.rounds: must be a whole number of at least 1 (found '2.5')"),
         (
             {"train": {"lr": "0.1-0.3"}},
