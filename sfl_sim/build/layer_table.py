@@ -28,7 +28,8 @@ def usual_data(model: str) -> tuple[tuple[int, ...], int]:
 def layer_table(network: Network) -> pd.DataFrame:
     """Return a table with one row per layer.
 
-    Columns: layer (from 1), name, out_shape (`64x32x32`), macs of one sample's forward pass, parameters,
+    Columns: layer (from 1), name, out_shape (`64x32x32`; `64x32x32+128x16x16` where skip connections cross), macs of
+    one sample's forward pass, parameters,
     activation_bytes of one sample after the layer (the upload, and the download of its gradient, if the cut is after
     this layer), pareto: True if no other cut is at least as good in client MACs and in activation bytes, and better in
     one of them; False for the last layer, after which there is no cut.
@@ -41,7 +42,10 @@ def costs(network: Network) -> dict[str, list[Any]]:
     wire_dtype = network.forward_settings.autocast or network.dtype
     return {
         "name": [layer.name for layer in network.layers],
-        "out_shape": ["x".join(map(str, layer.out_shape)) for layer in network.layers],
+        "out_shape": [
+            "+".join("x".join(map(str, shape)) for shape in layer.skips or [layer.out_shape])
+            for layer in network.layers
+        ],
         "macs": [layer.macs for layer in network.layers],
         "parameters": [layer.parameters + layer.frozen for layer in network.layers],
         "activation_bytes": [layer.out_numel * wire_dtype.itemsize for layer in network.layers],

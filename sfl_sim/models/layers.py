@@ -2,17 +2,68 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 
 Shape = tuple[int, ...]
 
 
+class Several(tuple[Tensor, ...]):
+    """Tensors that a layer hands to the next one: all that cross where skip connections are open."""
+
+    def detach(self) -> Several:
+        """Return them without their history."""
+        return Several(tensor.detach() for tensor in self)
+
+
 class Stretch(nn.Module):
-    """A layer of a larger module; its modules and tensors have the names that they have there."""
+    """A layer of a larger module; its modules and tensors have the names that they have there.
+
+    Attributes:
+        inside: the next layer belongs to the same part, so that several tensors are handed to it as they are; else as
+            one (n, numbers), so that messages, codecs and methods see one tensor.
+        layout: of images among several tensors that it is given as one.
+    """
+
+    inside = False
+    layout = torch.contiguous_format
+
+
+def together(tensors: Sequence[Tensor]) -> Tensor:
+    """Lay tensors (n, ...) side by side, sample by sample: (n, numbers)."""
+    return torch.cat([_getting_its_layout(tensor).flatten(1) for tensor in tensors], 1)
+
+
+def _getting_its_layout(tensor: Tensor) -> Tensor:
+    """Return a tensor whose gradient is laid out as itself is: sums in another order differ in last bits."""
+    if not tensor.requires_grad:
+        return tensor
+    channels_last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    view = tensor.view_as(tensor)
+    view.register_hook(lambda gradient: gradient.clone(memory_format=layout))  # type: ignore[no-untyped-call]
+    return view
+
+
+def taken_apart(x: Tensor, shapes: Sequence[Shape], layout: torch.memory_format) -> Several:
+    """Return the tensors of samples of these shapes that lie side by side in x."""
+    pieces = zip(torch.split(x, [math.prod(shape) for shape in shapes], 1), shapes, strict=True)
+    tensors = (piece.view(-1, *shape) for piece, shape in pieces)
+    plain = torch.contiguous_format
+    return Several(t.clone(memory_format=layout if t.ndim == 4 else plain) for t in tensors)
+
+
+def hand_on(layers: nn.Sequential) -> None:
+    """Let each layer but the last hand several tensors to the next one as they are."""
+    for layer, following in pairwise((*layers, None)):
+        if isinstance(layer, Stretch):
+            layer.inside = isinstance(following, Stretch)
 
 
 def given_name(layers: nn.Sequential, name: str) -> str:

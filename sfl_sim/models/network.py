@@ -19,6 +19,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.models.faithful import LAST_BITS, lending_difference, unless_rounding
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.global_draws import drawing
+from sfl_sim.models.layers import Stretch, hand_on
 from sfl_sim.models.lora import Lora, adapt
 from sfl_sim.models.part import Part, PricedLayers, is_own
 from sfl_sim.models.plain_state import has_shapes_alone
@@ -301,6 +302,9 @@ class Network:
         if layers and layers[-1].is_complex:
             problem = f"layer {layers[-1].name} gives complex numbers, which losses and messages do not hold"
             raise ScenarioError(problem, key="model.cut" if stop < len(self) else "model")
+        hand_on(skeleton)
+        if self.channels_last and layers and isinstance(skeleton[0], Stretch):
+            skeleton[0].layout = torch.channels_last
         return Part(
             _of_type(skeleton, self.dtype),
             first=start <= self.lowest,

@@ -81,6 +81,7 @@ class Part:
             type(module).train is not nn.Module.train and not isinstance(module, Stretch)
             for module in skeleton.modules()
         )
+        self._changes_input = self.own or any(getattr(module, "inplace", False) for module in skeleton.modules())
         self._own_constants: list[int] = []
         self._lent: Sequence[Tensor] = []
         self._training: bool | None = None  # in which mode the skeleton is; the modules may come in any
@@ -245,10 +246,10 @@ class Part:
 
         The weights are lent to the one shared skeleton (0.1 us per tensor; a module per replica would cost a deepcopy,
         `torch.func.functional_call` ten times as much). Autograd keeps the tensors, so other replicas may run between
-        a forward and its backward, which `lend` prepares for layers that read weights then. Layers get a copy of data,
-        which they may change in place; at activations that await a gradient autograd forbids it.
+        a forward and its backward, which `lend` prepares for layers that read weights then. Layers get a copy of what
+        they may change in place.
         """
-        x = x if x.requires_grad else x.clone()
+        x = x.clone() if self._changes_input or not x.requires_grad else x
         self.lend(parameters, self._copied(frozen), buffers, training)
         if self.forward_settings.autocast is None:
             outputs: Tensor = self.skeleton(x)

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.models.layers import Several, hand_on, together
 from sfl_sim.models.lora import Adapter
 from sfl_sim.ops import KINDS, Work
 
@@ -57,6 +58,7 @@ class Layer:
         spared: what the backward pass does not need of twice the forward pass: a gradient for each frozen weight.
         spared_as_first: the same if nobody needs the gradient at its input either, as below it nothing is trained.
         out_shape: shape of its output, without the batch dimension.
+        skips: shapes of the tensors that are sent together as its output, where skip connections cross; else none.
         unpriced: names of operations in it whose products are not known; they count as moved elements alone.
         is_complex: True if its output is of complex numbers.
         looked_up: elements of its tables of embeddings, of which a call reads some rows, counted in `moved`.
@@ -78,6 +80,7 @@ class Layer:
     unpriced: tuple[str, ...] = ()
     is_complex: bool = False
     looked_up: int = 0
+    skips: tuple[tuple[int, ...], ...] = ()
 
     @property
     def twice(self) -> Work:
@@ -112,14 +115,16 @@ def one_sample(module: nn.Module, input_shape: tuple[int, ...], tokens: bool | N
 def price(module: nn.Sequential, input_shape: tuple[int, ...], tokens: bool | None = None) -> tuple[Layer, ...]:
     """Price every child of `module` with one sample. Puts the module into eval mode."""
     x = one_sample(module, input_shape, tokens)
+    hand_on(module)
+    given: Tensor | Several = x
     layers = []
     for name, child in zip(module._modules, module, strict=True):  # named_children leaves out a child's second use
-        layer, x = price_of(child, x, name)
+        layer, given = price_of(child, given, name)
         layers.append(layer)
     return tuple(layers)
 
 
-def price_of(module: nn.Module, x: Tensor, name: str = "") -> tuple[Layer, Tensor]:
+def price_of(module: nn.Module, x: Tensor | Several, name: str = "") -> tuple[Layer, Tensor | Several]:
     """Price `module(x)` for a batch `x` of one sample, on any device, `meta` included; gives its output, too.
 
     This puts the module into eval mode.
@@ -129,6 +134,9 @@ def price_of(module: nn.Module, x: Tensor, name: str = "") -> tuple[Layer, Tenso
     """
     with _counting(module.eval()) as counts:
         out = module(x)
+    handed: Tensor | Several = out
+    if isinstance(out, Several):
+        out = together(out)
     if not isinstance(out, Tensor):
         problem = f"layer {name or type(module).__name__!r} gives a {type(out).__name__}"
         raise ScenarioError(f"{problem}: wrap it in a module that gives one tensor", key="model")
@@ -145,13 +153,14 @@ def price_of(module: nn.Module, x: Tensor, name: str = "") -> tuple[Layer, Tenso
         frozen=sum(p.numel() for p in module.parameters() if not p.requires_grad),
         buffers=sum(b.numel() for inner in module.modules() for b in state_buffers(inner).values()),
         out_shape=tuple(out.shape[1:]),
+        skips=tuple(tuple(x.shape[1:]) for x in handed) if isinstance(handed, Several) else (),
         spared=counts.spared_work(counts.spared),
         spared_as_first=counts.spared_work(counts.spared_as_first),
         unpriced=tuple(sorted(counts.unknown)),
         is_complex=out.is_complex(),
         looked_up=_looked_up(module),
     )
-    return layer if out.requires_grad else replace(layer, spared_as_first=layer.twice), out.detach()
+    return layer if out.requires_grad else replace(layer, spared_as_first=layer.twice), handed.detach()
 
 
 def _looked_up(module: nn.Module) -> int:

@@ -1,21 +1,18 @@
-"""Splits the graph of a forward into layers, wherever one tensor carries all that follows."""
+"""Splits the graph of a forward into layers, wherever one tensor, or several of other sizes, carry all that follows."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise, takewhile
+from itertools import chain, combinations, pairwise, takewhile
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from sfl_sim.models.following import BATCHES, Following, is_in_place
+from sfl_sim.models.following import BATCHES, Following
 
-VIEWS = {"view", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "expand", "unflatten",
-         operator.getitem}  # fmt: skip
-"""Methods whose results share memory with the tensor."""
 Modes = Mapping[str, tuple[bool, bool]]
 """Whether modules are in training when the network is, and when it is in evaluation, by path."""
 
@@ -30,7 +27,8 @@ class LayerPlan:
         modules: paths of modules that it calls.
         copied: paths of those that other layers may call, too; they have no weights.
         constants: what the forward has made without samples, by name.
-        run: functions of the layer and of its input, in training and in evaluation.
+        given: shapes of what it takes of a sample, if that are several tensors.
+        run: functions of the layer and of what it takes, in training and in evaluation.
         modes: paths of modules that are in another mode than the network, and their modes in training and evaluation.
     """
 
@@ -39,7 +37,8 @@ class LayerPlan:
     modules: tuple[str, ...]
     copied: frozenset[str]
     constants: Mapping[str, Any]
-    run: tuple[Callable[[nn.Module, Tensor], Tensor], ...]
+    given: tuple[torch.Size, ...]
+    run: tuple[Callable[..., Tensor | tuple[Tensor, ...]], ...]
     modes: Modes
 
 
@@ -49,40 +48,81 @@ class Layers:
     Nodes that are `fixed` belong to no layer: each that needs one computes it again.
 
     Attributes:
-        nodes: the nodes of each layer, in order, of both graphs, without fixed ones.
+        nodes: the nodes of each layer, in order, of both graphs, without fixed ones; one tensor comes to each.
+        with_skips: the same of layers to which several tensors may come, too.
         sharing: what has joined layers because it is used in all of them: a parameter or buffer, or a module with some.
         ask_for_one: as `Following.asks_for_one`.
     """
 
-    def __init__(self, trained: Following, evaluated: Following) -> None:
+    def __init__(self, trained: Following, evaluated: Following, skips: bool) -> None:
         self.followed, self._both = trained, (trained, evaluated)
         self._input = {followed.graph: next(iter(followed.graph.nodes)) for followed in self._both}
         self._answer = {followed.graph: next(iter(reversed(followed.graph.nodes))).args[0] for followed in self._both}
         self.sharing = ""
         self.ask_for_one = trained.asks_for_one or evaluated.asks_for_one
-        nodes = (node for followed in self._both for node in followed.graph.nodes)
+        nodes = [node for followed in self._both for node in followed.graph.nodes]
         self._with_matrix = {node for node in nodes if any(weight.ndim > 1 for weight in self._weights(node))}
+        self._needed = {followed.graph: self._alive(followed) for followed in self._both}
+        self._computed = set[fx.Node]()  # behind a matrix, and before the answer
+        for node in nodes:
+            if node in self._with_matrix or not self._computed.isdisjoint(node.all_input_nodes):
+                self._computed.add(node)
+        self._computed -= {*self._answer.values()}
         alone = (self._with_matrices(self._apart(self._stretches(followed))) for followed in self._both)
         self.nodes = self._needing_no_others(self._apart(self._beginning_alike(*alone)))
+        self.with_skips = [part for nodes in self.nodes for part in self._between_skips(nodes)] if skips else self.nodes
+
+    def _alive(self, followed: Following) -> dict[fx.Node, list[fx.Node]]:
+        """Return what is needed later, for each node right behind it."""
+        answer = self._answer[followed.graph]
+        order = [node for node in followed.graph.nodes if node.op != "output" and not node.meta["fixed"]]
+        position = {node: i for i, node in enumerate(order)}
+        until = {node: max([-1, *(position[user] for user in node.users if user in position)]) for node in order}
+        until[answer] = len(order)  # for good
+        alive: dict[fx.Node, list[fx.Node]] = {}
+        held: list[fx.Node] = []
+        for node in order:
+            held = alive[node] = [source for source in (*held, node) if until[source] > position[node]]
+        return alive
 
     def _stretches(self, followed: Following) -> list[list[fx.Node]]:
         """Split the nodes where one tensor alone is needed later."""
-        given, answer = self._input[followed.graph], self._answer[followed.graph]
-        order = [node for node in followed.graph.nodes if node.op not in ("placeholder", "output")]
-        order = [node for node in order if not node.meta["fixed"]]
-        known = {*order, given}
-        uses = {node: sum(user in known for user in node.users) for node in known}  # that are still to come
-        uses[answer] = len(order) + 1  # for good
+        answer = self._answer[followed.graph]
         stretches: list[list[fx.Node]] = [[]]
-        alive = {given} if uses[given] else set()
-        for node in order:
-            stretches[-1].append(node)
-            for source in set(node.all_input_nodes) & known:
-                uses[source] -= 1
-            alive = {held for held in (*alive, node) if uses[held]}
-            if alive == {node} and node is not answer and _is_of_samples(node) and not _is_changed(node):
-                stretches.append([])
+        for node, alive in self._needed[followed.graph].items():
+            if node.op != "placeholder":
+                stretches[-1].append(node)
+                if alive == [node] and node is not answer and _is_of_samples(node):
+                    stretches.append([])
         return [stretch for stretch in stretches if stretch]
+
+    def _between_skips(self, nodes: list[fx.Node]) -> list[list[fx.Node]]:
+        """Split a layer where several tensors can be sent together."""
+        alone = (self._apart(self._skipping(followed, nodes)) for followed in self._both)
+        return self._needing_no_others(self._apart(self._beginning_alike(*alone)))
+
+    def _skipping(self, followed: Following, layer: list[fx.Node]) -> list[list[fx.Node]]:
+        """Split a layer between matrices where tensors of several sizes are needed later: as few numbers as can be."""
+        needed, nodes = self._needed[followed.graph], _of(followed, layer)
+        products = [i for i, node in enumerate(nodes) if node in self._with_matrix]
+        ends = [0]
+        for first, after in pairwise(products):
+            places = [i for i in reversed(range(first, after)) if self._are_skips(needed[nodes[i]])]
+            if places:
+                ends.append(1 + min(places, key=lambda i: sum(_shape(held).numel() for held in needed[nodes[i]])))
+        return [nodes[start:end] for start, end in pairwise([*ends, len(nodes)])]
+
+    def _are_skips(self, tensors: list[fx.Node]) -> bool:
+        """Return True for tensors that can be sent together, none of them raw samples, and not all of one size."""
+        if not all(node in self._computed and _is_of_samples(node) for node in tensors):
+            return False
+        few, more = ([node.meta["examples"][i] for node in tensors] for i in range(len(BATCHES)))
+        sizes = [x.shape[1:] for x in few]
+        return (
+            sizes == [x.shape[1:] for x in more]
+            and len({x.dtype for x in few}) == 1
+            and any(sum(map(operator.ne, a, b)) > 1 for a, b in combinations(sizes, 2) if len(a) == len(b))
+        )
 
     def _apart(self, stretches: list[list[fx.Node]]) -> list[list[fx.Node]]:
         """Join stretches that use the same weights, and those between them."""
@@ -119,7 +159,7 @@ class Layers:
         bounds = [(0, 0)]
         for i, nodes in enumerate(trained):
             at = begin.get(_first(nodes, in_both), 0)
-            if i and at > bounds[-1][1] and _shape(trained[i - 1][-1]) == _shape(evaluated[at - 1][-1]):
+            if i and at > bounds[-1][1] and self._shapes(trained[i - 1]) == self._shapes(evaluated[at - 1]):
                 bounds.append((i, at))
         pairs = pairwise([*bounds, (len(trained), len(evaluated))])
         return [
@@ -133,14 +173,23 @@ class Layers:
         for stretch in stretches:
             layers.append(stretch)
             while len(layers) > 1 and any(
-                self._fixed(_of(followed, layers[-1]), _of(followed, layers[-2])[-1]) is None for followed in self._both
+                self._fixed(_of(followed, layers[-1]), self._handed(followed, layers[-2])) is None
+                for followed in self._both
             ):
                 layers[-2:] = [layers[-2] + layers[-1]]
         return layers
 
-    def _fixed(self, nodes: Sequence[fx.Node], given: fx.Node) -> set[fx.Node] | None:
-        """Return the fixed nodes that a layer with the input `given` computes; None if it cannot."""
-        inside, pulled = {*nodes, given}, set()
+    def _handed(self, followed: Following, nodes: list[fx.Node]) -> list[fx.Node]:
+        """Return what a layer hands to the next one: one tensor, but where skips are sent together."""
+        last = _of(followed, nodes)[-1]
+        return self._needed[followed.graph][last] or [last]
+
+    def _shapes(self, nodes: list[fx.Node]) -> list[torch.Size]:
+        return [_shape(node) for node in self._needed[nodes[-1].graph][nodes[-1]]]
+
+    def _fixed(self, nodes: Sequence[fx.Node], given: Sequence[fx.Node]) -> set[fx.Node] | None:
+        """Return the fixed nodes that a layer with the inputs `given` computes; None if it cannot."""
+        inside, pulled = {*nodes, *given}, set()
         waiting = [source for node in nodes for source in node.all_input_nodes if source not in inside]
         while waiting:
             node = waiting.pop()
@@ -150,10 +199,13 @@ class Layers:
                 return None
             pulled.add(node)
             asked = node.meta["shape_of"]
-            if any(source not in inside and not self._tells(given, source, node) for source in asked):
+            if any(source not in inside and self._teller(given, source, node) is None for source in asked):
                 return None
             waiting += [source for source in node.all_input_nodes if source not in asked]
         return pulled
+
+    def _teller(self, given: Sequence[fx.Node], source: fx.Node, node: fx.Node) -> fx.Node | None:
+        return next((one for one in given if self._tells(one, source, node)), None)
 
     def _tells(self, given: fx.Node, source: fx.Node, node: fx.Node) -> bool:
         """Return True if `node`, which asks `source` for its shape, type or device, can as well ask `given`."""
@@ -197,24 +249,25 @@ class Layers:
                 if not _is_of_torch(self._called(node)) and any(True for _ in self._called(node).children()):
                     yield str(node.target)
 
-    def are_cut_in(self, path: str) -> bool:
-        """Return True if matrices of an opened module lie in several layers."""
+    def are_cut_in(self, path: str, skips: bool) -> bool:
+        """Return True if matrices of an opened module lie in several layers, of those with `skips` or of the others."""
         inside = {node for node in self._with_matrix if str(node.target).startswith(f"{path}.")}
-        return sum(not inside.isdisjoint(nodes) for nodes in self.nodes) > 1
+        return sum(not inside.isdisjoint(nodes) for nodes in (self.with_skips if skips else self.nodes)) > 1
 
     # ---- what they are ----
 
     def cuts(self, modes: Modes) -> list[LayerPlan]:
         """Return the layers; `modes` are those of modules that are in another mode than the network."""
+        before = [list(self._input.values()), *self.with_skips]
         return [
-            self._plan(name, nodes, self.nodes[i - 1] if i else list(self._input.values()), modes)
-            for i, (name, nodes) in enumerate(zip(self._names(), self.nodes, strict=True))
+            self._plan(name, nodes, handing, modes)
+            for name, nodes, handing in zip(self._names(), self.with_skips, before, strict=False)
         ]
 
     def _plan(self, name: str, nodes: list[fx.Node], before: list[fx.Node], modes: Modes) -> LayerPlan:
         runs, written, copied = [], list[fx.Node](), set[str]()
         for followed in self._both:
-            mine, given = _of(followed, nodes), _of(followed, before)[-1]
+            mine, given = _of(followed, nodes), self._handed(followed, before)
             fixed = self._fixed(mine, given)
             assert fixed is not None
             graph = self._graph(followed, mine, given, fixed)
@@ -233,15 +286,18 @@ class Layers:
             modules=called,
             copied=frozenset(copied),
             constants={path: constants[path] for path in held if path in constants},
+            given=tuple(_shape(node)[1:] for node in given) if len(given) > 1 else (),
             run=tuple(runs),
             modes={path: both for path, both in modes.items() if any(f"{path}.".startswith(f"{m}.") for m in called)},
         )  # fmt: skip
 
-    def _graph(self, followed: Following, mine: list[fx.Node], given: fx.Node, fixed: set[fx.Node]) -> fx.Graph:
+    def _graph(
+        self, followed: Following, mine: list[fx.Node], given: Sequence[fx.Node], fixed: set[fx.Node]
+    ) -> fx.Graph:
         """Return what a layer does in one mode."""
         inside = fixed | set(mine)
         graph = fx.Graph()
-        copies = {given: graph.placeholder("x")}
+        copies = {node: graph.placeholder(f"x{i}") for i, node in enumerate(given)}
         learns = None  # what is in force before gradients are disabled
         for node in followed.graph.nodes:
             if node not in inside:
@@ -253,17 +309,24 @@ class Layers:
                 else:
                     graph.call_function(torch._C._set_grad_enabled, (learns,))
                     learns = None
-            copies[node] = graph.node_copy(node, lambda source: copies.get(source, copies[given]))
+
+            def copy_of(source: fx.Node, asking: fx.Node = node) -> fx.Node:
+                known = source if source in copies else self._teller(given, source, asking)
+                assert known is not None
+                return copies[known]
+
+            copies[node] = graph.node_copy(node, copy_of)
         if learns is not None:
             graph.call_function(torch._C._set_grad_enabled, (learns,))
         answer = self._answer[followed.graph]
-        graph.output(copies[answer if answer in copies else mine[-1]])
+        handed = [copies[node] for node in ([answer] if answer in copies else self._handed(followed, mine))]
+        graph.output(handed[0] if len(handed) == 1 else tuple(handed))
         return graph
 
     def _names(self) -> list[str]:
         """Name each layer by what the paths of its modules with matrices have in common, with `_` for dots."""
         names: list[str] = []
-        for nodes in self.nodes:
+        for nodes in self.with_skips:
             called = [node for node in nodes if node.op == "call_module"] or [n for n in nodes if n.op == "get_attr"]
             paths = [path.split(".") for node in called for path in self._owners(node)]
             paths = paths or [str(node.target).split(".") for node in called] or [[nodes[0].name]]
@@ -305,12 +368,6 @@ def _innermost(module: nn.Module) -> list[str]:
 def _is_of_torch(module: nn.Module) -> bool:
     """Return True for a layer of torch, which is never followed; containers are."""
     return type(module).__module__.startswith("torch.nn.") and not isinstance(module, nn.Sequential)
-
-
-def _is_changed(node: fx.Node) -> bool:
-    """Return True if a tensor, or a view of it, is changed in place, which autograd forbids behind a cut."""
-    users = [user for user in node.users if user.args[:1] == (node,)]
-    return any(is_in_place(user) or (user.target in VIEWS and _is_changed(user)) for user in users)
 
 
 def _of(followed: Following, nodes: list[fx.Node]) -> list[fx.Node]:

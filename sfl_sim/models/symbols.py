@@ -26,7 +26,8 @@ SIZED = "expand", "repeat", "tile", "view", "reshape", "new_zeros", "new_ones", 
 """Methods of tensors that take numbers, such as that of samples."""
 READING = (("torch.utils.checkpoint", "_make_saved_tensor"),
            ("torch._functorch.eager_transforms", "grad_increment_nesting"),
-           ("torch._functorch.eager_transforms", "jvp_increment_nesting"))  # fmt: skip
+           ("torch._functorch.eager_transforms", "jvp_increment_nesting"),
+           ("torch", "to_dlpack"), ("torch.utils.dlpack", "to_dlpack"))  # fmt: skip
 """Functions of torch that take a symbol for a tensor, or begin something that does, and read memory that it has not."""
 
 
@@ -174,10 +175,10 @@ def patched(following: Notes) -> Iterator[None]:
 
         return made
 
-    def refusing(reader: Callable[..., Any], module: str) -> Callable[..., Any]:
+    def refusing(reader: Callable[..., Any], function: str) -> Callable[..., Any]:
         def read(*args: Any, **kwargs: Any) -> Any:
             if not following.is_computing:
-                following.fail(f"uses {module}")
+                following.fail(f"uses {function}")
             return reader(*args, **kwargs)
 
         return read
@@ -205,7 +206,7 @@ def patched(following: Notes) -> Iterator[None]:
     asked.__getattr__ = lambda self, name: following.attribute(self, attribute(self, name))
     torch.autograd.Function.apply, script.__call__ = classmethod(applied), run
     for module, name, reader in reading:
-        setattr(module, name, refusing(reader, module.__name__))
+        setattr(module, name, refusing(reader, f"{module.__name__}.{name}"))
     for name in SIZED:
         setattr(torch.Tensor, name, noting(getattr(torch.Tensor, name), name))
     for name, maker in functions.items():

@@ -1,9 +1,10 @@
-"""A plain `nn.Module` as a sequence of layers: cut where one tensor carries all that follows."""
+"""A plain `nn.Module` as a sequence of layers: cut where one tensor, or skip connections, carry all that follows."""
 
 from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from sfl_sim.errors import ScenarioError, in_short
 from sfl_sim.models.faithful import answer_of, difference
 from sfl_sim.models.following import BATCHES, CannotFollowError, Following
 from sfl_sim.models.global_draws import apart
-from sfl_sim.models.layers import Shape, Stretch
+from sfl_sim.models.layers import Several, Shape, Stretch, taken_apart, together
 from sfl_sim.models.splitting import LayerPlan, Layers
 
 KEY = "model.factory"
@@ -64,8 +65,12 @@ class CutOut(Stretch):
             self.get_submodule(path).training = modes[not mode]
         return self
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.cut.run[not self.training](self, x)
+    def forward(self, x: Tensor | Several) -> Tensor | Several:
+        given = x if isinstance(x, Several) else taken_apart(x, self.cut.given, self.layout) if self.cut.given else (x,)
+        out = self.cut.run[not self.training](self, *given)
+        if isinstance(out, Tensor):
+            return out
+        return Several(out) if self.inside else together(out)
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,9 @@ class CuttingPlan:
     """Where a module can be cut, and all modules with the same parts.
 
     A layer ends where all that follows depends on one tensor alone, so that residual blocks and other branches stay
-    whole. What has no matrix of weights (activations, norms, pooling, dropout) belongs to the layer before it. As
-    little as possible is followed: a module is opened only if it is cut inside, and what cannot be followed is whole.
+    whole; tensors of several sizes, as at the levels of a U-Net, are sent together. What has no matrix of weights
+    (activations, norms, pooling, dropout) belongs to the layer before it. As little as possible is followed: a module
+    is opened only if it is cut inside, and what cannot be followed is whole.
 
     Attributes:
         parts: what must be equal of modules that are cut alike.
@@ -98,22 +104,27 @@ class CuttingPlan:
         name = type(module).__name__
         _check_inputs(module)
         modes, samples = _modes(copy.deepcopy(module)), _examples(module, input_shape)
-        opened: set[str] = set()
+        hourglasses = _hourglasses(module, samples[0])
+        opened = set(hourglasses or ())
         closed: dict[str, str] = {}
         first = ""
         while True:
-            layers, opened = _opened_where_cut(module, opened, closed, samples)
-            if len(layers.nodes) < 2:
+            layers, opened = _opened_where_cut(module, opened, closed, samples, hourglasses)
+            cuts = layers.cuts(modes)
+            if len(cuts) < 2:
                 problem = f"can be cut nowhere: {layers.hindrance}"
                 reason = next(filter(None, closed.values()), "")
                 problem = first or f"{problem}{reason and f' ({reason})'}"
                 raise ScenarioError(f"{problem}; give {WRAPPER}", key=KEY, found=name)
-            found = cls(parts_of(module), _with_all(module, layers.cuts(modes)))
+            found = cls(parts_of(module), _with_all(module, cuts))
             unlike = difference(module, found.applied_to(module), samples[0])
             if not unlike and layers.ask_for_one:
                 unlike = _apart_for_one(module, found.applied_to(module), samples[0][:1])
             if not unlike:
                 return found
+            if any(cut.given for cut in cuts):
+                hourglasses = None
+                continue
             first = first or f"cannot be cut as it is trained: {unlike}"
             if not opened:
                 raise ScenarioError(f"{first}; give {WRAPPER}", key=KEY, found=name)
@@ -149,16 +160,24 @@ def parts_of(module: nn.Module) -> list[object]:
 
 
 def _opened_where_cut(
-    module: nn.Module, opened: set[str], closed: dict[str, str], samples: tuple[Tensor, Tensor]
+    module: nn.Module,
+    opened: set[str],
+    closed: dict[str, str],
+    samples: tuple[Tensor, Tensor],
+    hourglasses: Collection[str] | None,
 ) -> tuple[Layers, set[str]]:
-    """Return layers of a module, and the modules that are opened: those that are cut inside, and not `closed`."""
+    """Return layers of a module, and the modules that are opened: those that are cut inside, and not `closed`.
+
+    Skip connections are cut within `hourglasses` and between what else is called; nowhere, if these are None.
+    """
     while True:
-        layers = Layers(*_followed(module, opened, closed, samples))
+        layers = Layers(*_followed(module, opened, closed, samples), skips=hourglasses is not None)
         opened = opened - closed.keys()
         more = set(layers.candidates()) - closed.keys()
         useless = {  # the innermost first: others may be cut in when these are whole
             path for path in opened
-            if not layers.are_cut_in(path) and not any(_is_in(inner, path) for inner in more | opened)
+            if not layers.are_cut_in(path, skips=path in (hourglasses or ()))
+            and not any(_is_in(inner, path) for inner in more | opened)
         }  # fmt: skip
         if not more and not useless:
             return layers, opened
@@ -208,6 +227,32 @@ def _examples(module: nn.Module, input_shape: Shape) -> tuple[Tensor, Tensor]:
         else:
             return batches[0], batches[1]
     raise failure
+
+
+def _hourglasses(module: nn.Module, x: Tensor) -> set[str] | None:
+    """Return paths of modules that shrink what they take, and give it in its size again, as U-Nets do.
+
+    None for tokens: the sizes of what is sent together are known for one length.
+    """
+    if not x.is_floating_point():
+        return None
+    copied, sizes = copy.deepcopy(module).eval(), dict[str, tuple[int, int]]()
+
+    def seen(path: str, args: object, out: object) -> None:
+        given = args[0] if isinstance(args, tuple) and args else None
+        if isinstance(given, Tensor) and isinstance(out, Tensor):
+            sizes[path] = math.prod(given.shape[2:]), math.prod(out.shape[2:])
+
+    for path, inner in copied.named_modules():
+        inner.register_forward_hook(lambda _, args, out, path=path: seen(path, args, out))
+    with torch.no_grad(), apart():
+        copied(x)
+    as_large = {path: before for path, (before, after) in sizes.items() if path and before == after}
+    return {
+        path
+        for path, size in as_large.items()
+        if any(1 < inside < size for inner, (_, inside) in sizes.items() if _is_in(inner, path))
+    }
 
 
 def _with_all(module: nn.Module, cuts: list[LayerPlan]) -> list[LayerPlan]:

@@ -165,7 +165,7 @@ def as_builder(model: object) -> Builder:
     if isinstance(model, nn.Module):
 
         def build_again(input_shape: Shape, n_labels: int) -> nn.Sequential:
-            return _out_of_place(_plain(_copied(model), input_shape, known)).to(torch.get_default_device())
+            return _plain(_copied(model), input_shape, known).to(torch.get_default_device())
 
         return build_again
     if not callable(model) or not (_takes_data(model) or _takes(model)):
@@ -181,7 +181,7 @@ def as_builder(model: object) -> Builder:
         if isinstance(layers, nn.Module) and not all(weight.is_meta for weight in layers.parameters()):
             with suppress(ScenarioError):  # torch copies no weight that is computed from others
                 layers = _copied(layers)  # it may hold what it has given before, as a backbone that is loaded once
-        return _out_of_place(_plain(layers, input_shape, known))
+        return _plain(layers, input_shape, known)
 
     return build
 
@@ -218,14 +218,6 @@ def _copied(model: nn.Module) -> nn.Module:
         problem = "has weights that are computed from others, of which torch makes no copies"
         remedy = "torch.nn.utils.parametrizations.weight_norm instead of torch.nn.utils.weight_norm"
         raise ScenarioError(problem, key="model.factory", found=type(model).__name__, allowed=remedy) from error
-
-
-def _out_of_place(model: nn.Sequential) -> nn.Sequential:
-    """Let activations make new tensors, with equal numbers: the first layer after a cut must not change its input."""
-    for module in model.modules():
-        if getattr(module, "inplace", False) is True:
-            module.inplace = False  # type: ignore[assignment]
-    return model
 
 
 def _takes_data(factory: Callable[..., object]) -> bool:

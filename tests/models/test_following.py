@@ -463,6 +463,7 @@ def test_functions_of_others_and_numbers_of_samples_are_followed(run):
         (lambda self, x: self.fc(checkpoint(self.a, x, use_reentrant=False)), "uses torch\\.utils"),
         (lambda self, x: self.fc(checkpoint(self.a, x, use_reentrant=True)), "hands a Linear to a function"),
         (lambda self, x: self.fc(torch.func.grad(lambda y: self.a(y).sum())(x)), "uses torch\\._functorch"),
+        (lambda self, x: self.fc(torch.from_dlpack(torch.to_dlpack(self.a(x).detach()))), "uses torch\\.to_dlpack"),
         (lambda self, x: self.fc(torch.func.jvp(torch.sin, (x,), (x,))[1]), "uses torch\\._functorch"),
         (lambda self, x: self.fc(self.listed[0](x)), "ModuleList instead of a list"),
     ],

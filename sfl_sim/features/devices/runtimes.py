@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sfl_sim.errors import ScenarioError, in_short
+from sfl_sim.models.layers import hand_on
 from sfl_sim.models.replica import Replica
 
 TORCH, OTHER = "torch", "other"
@@ -198,6 +199,7 @@ def exported(name: str, replica: Replica, x: Tensor, file: Path, threads: int) -
     x = x.contiguous()  # ncnn takes the memory as it lies
     if problem := _problem(name, _module(replica), x, file, threads):
         for layer, module in _module(replica).named_children():
+            hand_on(nn.Sequential(module))
             if alone := _problem(name, module, x, file.with_stem(f"{file.stem}-layer"), threads):
                 raise CannotRun(f"layer {layer}: {alone}")
             with torch.no_grad():
