@@ -365,7 +365,8 @@ def tell() -> None:
     for of in ("round", "order", "moved"):
         table = both.pivot_table(index=key, columns="teller", values=of, sort=False).reindex(columns=names)
         print(f"\n{of}\n{table.round(3).to_string()}")
-    print(both.drop_duplicates(key)[[*key, "round_s_measured", "spread_measured", "load", "slowdown"]].round(2).to_string())
+    shown = [*key, "round_s_measured", "spread_measured", "load", "slowdown"]
+    print(both.drop_duplicates(key)[shown].round(2).to_string())
     for world, some in both.groupby("world", sort=False):
         print(f"\n{world}")
         for name, rows in some.groupby("teller", sort=False):
