@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from sfl_sim.metrics.scores import score_of
 from sfl_sim.report.display import plural
@@ -107,7 +106,6 @@ def _warnings(run: Run) -> list[str]:
     texts += _first(run.manifest.get("notes") or [], "more notes; manifest.json has all.")
     score = score_of(run.rounds)
     texts += _first(_stopped(run), "more stopped early; summary.json says why.")
-    texts += _first(_validated(run), "more have a best round; summary.json has all.")
     diverged = run.rounds[run.rounds[score].notna() & ~np.isfinite(run.rounds["loss"].astype(float))]
     found = [
         f"{variant} with seed {seed} diverged in round {rounds['round'].min()}. Its loss is no longer a "
@@ -138,18 +136,6 @@ def _stopped(run: Run) -> list[str]:
         f"{trial['stopped']}. Its accuracy and performance gap are those of its last round."
         for trial in run.summary.to_dict("records")
         if isinstance(trial["stopped"], str)
-    ]
-
-
-def _validated(run: Run) -> list[str]:
-    """Sentences on the rounds that validation samples choose."""
-    score = score_of(run.rounds).replace("_", " ")
-    return [
-        f"{trial['variant']} with seed {trial['seed']}: on validation samples (data.validation), round "
-        f"{trial['best_round']:.0f} was the best; its {score} on the test set, which chose nothing, is "
-        f"{trial['best_round_score']:.3f}."
-        for trial in run.summary.to_dict("records")
-        if pd.notna(trial["best_round"])
     ]
 
 

@@ -23,8 +23,8 @@ MedianRow = Mapping[Hashable, Any]
 RISING = 0.01
 """Gain of a score in five rounds from which on it is told."""
 LEARNED = [
-    "perplexity", *SCORES, *MORE_SCORES, "accuracy_spread", "client_accuracy", "hybrid_accuracy", "performance_gap",
-    "backward_transfer",
+    "perplexity", *SCORES, *MORE_SCORES, "best_round_score", "accuracy_spread", "client_accuracy", "hybrid_accuracy",
+    "performance_gap", "backward_transfer",
 ]  # fmt: skip
 SPENT = ["simulated_s", "bytes_up", "bytes_down", "joule"]
 SHARES = [*SCORES, "client_accuracy", "performance_gap"]
@@ -138,9 +138,13 @@ def columns_for(frames: Frames) -> list[Column]:
     if medians(frames)["server_model_bytes"].nunique() > 1:
         names.append("server_model_bytes")
     own = [Column(escape(key.removeprefix(METRICS)), key, "{:.4g}".format, None) for key in own_metrics(frames)]
-    known = columns_of("summary", *names)
-    clock = frames.clock.capitalize()
-    return [replace(column, title=clock) if column.key == "simulated_s" else column for column in known] + own
+    (of_score,) = columns_of("summary", frames.score)
+    known = {column.key: column for column in columns_of("summary", *names)}
+    known["simulated_s"] = replace(known["simulated_s"], title=frames.clock.capitalize())
+    if "best_round_score" in known:
+        title = f"{of_score.title} of the best round by validation"
+        known["best_round_score"] = replace(of_score, key="best_round_score", title=title)
+    return [*known.values(), *own]
 
 
 def own_metrics(frames: Frames) -> list[str]:

@@ -63,6 +63,16 @@ def test_own_metrics_stand_beside_the_accuracy(frames: Frames) -> None:
     assert not best(table, title)  # nobody knows which side of a metric of one's own is better
 
 
+def test_the_round_that_validation_samples_choose_has_its_score_on_the_test_set_beside_the_accuracy(
+    frames: Frames,
+) -> None:
+    title = "Accuracy of the best round by validation"
+    assert title not in read(results_table(frames))[HYDRA]
+    row = read(results_table(replace(frames, summary=frames.summary.assign(best_round_score=0.625))))[HYDRA]
+    assert list(row).index(title) == list(row).index("Accuracy") + 1
+    assert row[title][0] == "62.5 %"
+
+
 def test_a_spread_that_is_no_number_is_not_told() -> None:
     perplexity = Column("Perplexity", "perplexity", "{:.2f}".format)
     assert perplexity.spread(pd.Series([3.0, 5.0])) == "± 1.41"
