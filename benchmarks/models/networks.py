@@ -54,7 +54,7 @@ TORCHVISION = {
         resnext50_32x4d wide_resnet50_2 shufflenet_v2_x0_5 shufflenet_v2_x1_0 squeezenet1_0 squeezenet1_1 swin_t
         swin_v2_t vgg11_bn@32 vit_b_16
     """,
-    "videos": "mc3_18 r2plus1d_18 r3d_18 s3d@224 swin3d_t mvit_v2_s@224",
+    "videos": "mc3_18 r2plus1d_18 r3d_18 s3d@96 swin3d_t mvit_v2_s@224",
     "masks": "deeplabv3_mobilenet_v3_large deeplabv3_resnet50 fcn_resnet50 lraspp_mobilenet_v3_large",
 }
 MASKS = """

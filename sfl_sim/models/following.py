@@ -113,7 +113,12 @@ class Following:
         if self.is_computing or path is None:
             return call(module, *args, **kwargs)
         if path not in self._opened:
-            return self.note("call_module", path, args, kwargs)
+            try:
+                return self.note("call_module", path, args, kwargs)
+            except CannotFollowError:
+                raise
+            except Exception as error:  # whatever a layer may do with what is computed otherwise here
+                self.fail(f"calls {path!r}, a {type(module).__name__}, which fails with {in_short(error)}")
         if (unlike := not_to_be_opened(module)) is not None:
             raise CannotFollowError(unlike, path)
         self._stack.append(path)

@@ -476,6 +476,12 @@ def test_what_would_read_memory_that_is_not_there_is_refused(run, problem):
         layers_of(module, (4,))
 
 
+def test_a_layer_that_fails_with_what_is_followed_is_named():
+    module = net(lambda self, x: self.fc(x if type(x) is torch.Tensor else x[:, :2]))
+    with pytest.raises(ScenarioError, match="calls 'fc', a Linear, which fails with RuntimeError"):
+        layers_of(module, (4,))
+
+
 class Step(nn.Module):
     """One of the ways in which networks go on."""
 
