@@ -12,8 +12,13 @@ import pytest
 import torch
 from drawn import at_night
 from filelock import FileLock
+from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)  # tests run side by side, one process per core
+
+# No test is timed: a busy machine would turn it red. `--hypothesis-profile ci` is loaded after this one.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 UNPACK = Path(__file__).parents[2] / "shared" / "data" / "unpack"
 

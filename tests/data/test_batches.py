@@ -26,7 +26,7 @@ def test_an_incomplete_last_batch_is_kept_or_dropped():
     assert [b.samples for b in data([10], 4, rest="drop").batches(0, 1)] == [4, 4]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(samples=st.integers(1, 30), batch_size=st.integers(1, 12), local_epochs=st.integers(1, 5))
 def test_full_batches_are_cut_out_of_the_epochs_in_a_row(samples, batch_size, local_epochs):
     """T = max(1, floor(E n / B)) of one size, which hold what the epochs hold, in their order."""
@@ -47,7 +47,7 @@ def test_full_batches_are_cut_out_of_the_epochs_in_a_row(samples, batch_size, lo
     assert [batch.samples for batch in further] == [batches[0].samples] * len(further)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     samples=st.integers(1, 20),
     batch_size=st.integers(1, 8),
@@ -82,7 +82,7 @@ def test_steps_count_through_all_local_epochs():
     assert source.n_batches(0) == 6
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(samples=st.integers(1, 12), batch_size=st.integers(1, 5), local_epochs=st.integers(1, 3), n=st.integers(0, 20))
 def test_steps_begin_with_the_batches_of_the_round_and_continue_with_new_epochs(samples, batch_size, local_epochs, n):
     source = data([3, samples], batch_size, augment=True, local_epochs=local_epochs)
@@ -95,7 +95,7 @@ def test_steps_begin_with_the_batches_of_the_round_and_continue_with_new_epochs(
                 assert all(map(torch.equal, others[number].load(), batch.load()))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.data())
 def test_some_samples_of_every_label(draw):
     """Draws hold the requested numbers of the client's own samples, none twice, each in its own order."""

@@ -33,7 +33,7 @@ def test_normalise_keeps_double_precision():
     torch.testing.assert_close(got, want, rtol=0, atol=1e-14)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     n=st.integers(1, 6), channels=st.sampled_from([1, 3]), height=st.integers(1, 9), width=st.integers(1, 9),
     padding=st.integers(0, 4), seed=st.integers(0, 2**31),

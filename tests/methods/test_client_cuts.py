@@ -13,7 +13,7 @@ from sfl_sim.errors import ScenarioError
 EXACT = 1e-10
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(
     clients=st.lists(st.tuples(st.integers(2, 10), st.integers(1, 4)), min_size=2, max_size=4),
     momentum=st.sampled_from([0.0, 0.9]),

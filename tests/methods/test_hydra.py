@@ -26,7 +26,6 @@ def test_the_golden_grouping():
     assert method.groups == [0, 0, 1, 1, 2, 2]
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_groups_are_balanced_and_taken_one_by_one_by_who_scores_highest(data):
     """Against Algorithm 2 as it is printed."""
@@ -79,7 +78,7 @@ def test_what_cannot_be_is_refused_by_its_key(options, key, found):
     assert (caught.value.key, caught.value.found) == (f"method.{key}", found)
 
 
-identities = settings(deadline=None, max_examples=12)
+identities = settings(max_examples=12)
 worlds = {
     "order": st.sampled_from(["fcfs", "cyclic", "random_job", "random_client"]),
     "samples": st.lists(st.integers(2, 12), min_size=1, max_size=4),

@@ -74,7 +74,7 @@ def test_a_model_that_diverges_does_not_stop_the_run(norms):
 counts = st.lists(st.integers(0, 300), min_size=4, max_size=4)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(counts, min_size=1, max_size=6), st.floats(0, 0.99), st.integers(1, 500))
 def test_a_request_is_as_large_as_it_should_be(rows, decay, total):
     """It sums to Q, asks for nothing that has been seen more than on average, and for more of what was seen less."""
@@ -86,7 +86,7 @@ def test_a_request_is_as_large_as_it_should_be(rows, decay, total):
     assert all(one >= other - 1 for one, other in pairwise(by_score.tolist()))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=8), st.floats(0, 1), st.integers(2, 12))
 def test_a_uniform_history_asks_for_nothing(rounds, decay, n_labels):
     assert not knowledge_request(history([[n] * n_labels for n in rounds], decay), 50).any()
@@ -98,13 +98,13 @@ def test_of_equal_remainders_the_first_label_s_counts():
     assert knowledge_request(even * 0.1 + 12, 5).tolist() == [2, 2, 1, 0]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.integers(1, 1000), st.integers(1, 100))
 def test_a_request_is_no_sample_short_for_rounding(hundreds, percents):
     assert request_size(100 * hundreds, percents / 100, 1) == hundreds * percents
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(counts, min_size=1, max_size=6), counts, st.integers(1, 3))
 def test_candidates_give_what_they_have_until_nothing_is_missing(held, request, least):
     held, missing = np.array(held), np.array(request)

@@ -179,7 +179,7 @@ def test_training_is_what_a_hand_written_loop_does(optimizer, carry):
     assert all((value - expected[key]).abs().max() < EXACT for key, value in tensors(method).items())
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(
     samples=st.lists(st.integers(2, 14), min_size=1, max_size=4),
     momentum=st.sampled_from([0.0, 0.9]),
@@ -255,7 +255,6 @@ def test_i11_constant_gradients_do_not_drive_surrogates_apart_faster_than_withou
 
 
 @given(late=st.lists(st.integers(-5, 50), min_size=1, max_size=20))
-@settings(deadline=None)
 def test_shares_of_the_fusion(late):
     """Who is active counts fully; who is done, less and less; the divisor is a count."""
     work = task([4])

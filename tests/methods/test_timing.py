@@ -183,7 +183,7 @@ def test_model_exchange_takes_its_time_unless_it_is_left_out():
 rates = st.lists(st.floats(1e4, 1e7), min_size=3, max_size=3)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(compute=rates, up=rates, down=rates, epochs=st.integers(1, 2), order=st.sampled_from(ORDERS))
 def test_i20_more_waiting_takes_more_time(compute, up, down, epochs, order):
     """V1 <= V1-epoch <= V1-step (max of sums <= sum of max), and V2 in any order >= V1 (more precedences)."""

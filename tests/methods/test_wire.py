@@ -65,7 +65,7 @@ def test_declared_bytes_are_packed_bytes_for_every_method(case):
         assert not wrong
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     case=st.sampled_from([*SPLIT.values(), cases_of(METHODS["fedavg"])[0]]),
     codecs=st.sampled_from(DRAWING),

@@ -136,7 +136,7 @@ def worlds(draw, n):
     return fleet(n, each(), each(), each(), speedup, latency_s=latency_s)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_every_round_comes_apart_into_stretches_without_a_gap_and_nobody_on_them_has_slack(data):
     draw = data.draw

@@ -101,7 +101,7 @@ spans = st.tuples(st.integers(0, 4), st.floats(-5, 10), st.floats(0, 5))
 
 
 @given(ops=st.lists(spans, max_size=12), compute_w=st.floats(0.5, 5))
-@hypothesis_settings(deadline=None, max_examples=60)
+@hypothesis_settings(max_examples=60)
 def test_idle_power_equal_to_compute_power_gives_the_energy_of_computing_all_the_time(ops, compute_w):
     """Operations of a device in a round may be any, one after another."""
     free_s = dict.fromkeys(range(5), -5.0)

@@ -71,7 +71,7 @@ def test_the_oracle_takes_the_largest_of_its_best_thresholds():
     assert exit_metrics.oracle(FOUR, exit_metrics.thresholds(10)).to_dict() == {CLIENT: 1.6}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(
         st.tuples(st.sampled_from([0.01, 0.07, 0.3, 0.9, 2.29]), st.booleans(), st.booleans(), st.booleans()),
@@ -136,7 +136,7 @@ def table_of(sets, samples, counts):
     return pd.concat([pd.concat(rows).assign(variant=variant, seed=0) for variant in "ab"], ignore_index=True)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.integers(0, 3), min_size=5, max_size=5).filter(any), min_size=2, max_size=5).map(np.array),
     st.sampled_from([0.0, 0.1, 0.29, 0.4, 0.8]),

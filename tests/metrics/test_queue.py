@@ -16,7 +16,7 @@ JOBS = st.lists(st.tuples(TIME_S, TIME_S, TIME_S), min_size=1, max_size=25).map(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(JOBS)
 def test_the_queue_is_what_counting_at_any_instant_gives(jobs):
     queue = queue_length(jobs)
@@ -79,7 +79,7 @@ def test_many_clients_with_a_job_each_take_memory_for_the_jobs_alone():
     assert peak_bytes < 8 * n * n / 10
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.tuples(st.integers(-1, 1), st.floats(0, 9), st.floats(0.1, 9), st.floats(0, 100)), max_size=20),
     st.lists(st.floats(0, 500), max_size=5),

@@ -33,7 +33,7 @@ def operations(requests):
     return np.random.default_rng(len(rows)).permutation(np.array(rows, OP_DTYPE))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(REQUESTS)
 def test_the_parts_of_a_request_add_up_to_its_latency(requests):
     found = request_rows(operations(requests))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
@@ -267,7 +267,6 @@ def test_a_name_is_the_layer_before_the_cut():
     assert [RESNET.cut_at(layer.name) for layer in RESNET.layers[:-1]] == list(range(1, len(RESNET)))
 
 
-@settings(deadline=None)
 @given(st.floats(0, 1, exclude_min=True, exclude_max=True), st.integers(0, 10))
 def test_every_relative_depth_leaves_layers_on_both_sides_and_is_the_nearest_that_does(depth, above):
     cut = RESNET.cut_at(depth, above=above)

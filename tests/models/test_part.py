@@ -179,7 +179,7 @@ def test_every_client_trains_as_with_a_module_for_itself_to_the_bit(kind):
     net_of(model_of([kind])).check_lending(last_bits=0)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.lists(st.sampled_from(sorted(LAYERS)), min_size=2, max_size=4), st.booleans())
 def test_so_does_any_stack_of_layers_in_whichever_mode_it_is_given(kinds, training):
     net_of(model_of(kinds).train(training)).check_lending(last_bits=0)
@@ -203,7 +203,7 @@ def loop(model, batches, optimiser_of):
     return model.state_dict()
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(kinds=st.lists(st.sampled_from(sorted(LAYERS)), min_size=1, max_size=3), cut=st.integers(1, 4))
 def test_one_client_of_a_cut_network_does_what_a_plain_loop_does_to_the_bit(kinds, cut):
     sgd = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-3)

@@ -37,7 +37,7 @@ def examples(n):
     """Set the number of examples, times a factor from the environment; shrinking is off because it takes long."""
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
     phases = [Phase.explicit, Phase.generate]
-    return settings(max_examples=n * TIMES, deadline=None, suppress_health_check=checks, database=None, phases=phases)
+    return settings(max_examples=n * TIMES, suppress_health_check=checks, database=None, phases=phases)
 
 
 @pytest.fixture(autouse=True)

@@ -179,7 +179,7 @@ def in_order_of_service(work, rows, rounds):
     return dict(part1.weights.named_tensors()) | dict(part2.weights.named_tensors())
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     order=st.sampled_from(sorted(ORDERS)),
     samples=st.lists(st.integers(2, 14), min_size=2, max_size=4),

@@ -37,7 +37,7 @@ SLOW, USUAL = 0.3, 20.0
 """Speedups of the server."""
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @example(
     case=OTHERS[0], stays=[(LONG_S, 1.0, 0.0)] * 4,
     policy="deadline", deadline_s=5.0, order="fcfs", speedup=SLOW, rounds=[EVERYBODY],

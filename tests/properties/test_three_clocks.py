@@ -22,7 +22,7 @@ rates = st.sampled_from([2.0**9, 2.0**10, 2.0**12])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.data())
 def test_three_clocks_tell_the_same_timeline(case, data):
     draw = data.draw

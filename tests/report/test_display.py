@@ -19,7 +19,7 @@ def test_a_duration_reads_as_people_say_it(seconds: float, text: str) -> None:
     assert display.duration(seconds).replace(display.NBSP, " ") == text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.floats(0.001, 1e7))
 def test_a_duration_read_back_is_about_the_same(seconds: float) -> None:
     parts = re.findall(rf"([\d.]+){display.NBSP}(\w+)", display.duration(seconds))
@@ -50,7 +50,7 @@ def test_the_unit_of_bytes_does_so_too() -> None:
     assert display.data_unit(3.4e9)[1] == 1e9
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 300), st.integers(2, 50))
 def test_thinning_keeps_both_ends_and_the_order(rows: int, limit: int) -> None:
     frame = pd.DataFrame({"x": range(rows)})
@@ -62,7 +62,7 @@ def test_thinning_keeps_both_ends_and_the_order(rows: int, limit: int) -> None:
     assert thinned[:1] + thinned[-1:] == list(frame["x"])[:1] + list(frame["x"])[-1:]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_the_spread_of_a_few_seeds_is_their_range_and_of_more_the_standard_deviation(seeds: list[float]) -> None:
     frame = pd.DataFrame({"round": 1, "accuracy": seeds})

@@ -279,7 +279,7 @@ def test_where_one_sends_a_hundred_times_the_bytes_of_others_bytes_are_logarithm
     assert figure.layout.xaxis.title.text.startswith("bytes up and down (")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=6))
 def test_axes_are_common_unless_they_differ_more_than_five_times(lengths: list[float]) -> None:
     found = figures.extents(lengths)

@@ -104,7 +104,7 @@ def test_names_may_have_marks_and_are_escaped_without() -> None:
     assert said(ROUND, {"a": [1.0], "b": [2.0]}, names=marked).text.startswith("<i>●</i> a has ")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=5))
 def test_seeds_are_counted_one_by_one(seeds: list[tuple[int, int]]) -> None:
     ours, theirs = (list(map(float, numbers)) for numbers in zip(*seeds, strict=True))

@@ -190,7 +190,7 @@ JOBS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), max_size=25).m
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(JOBS)
 def test_jobs_on_one_lane_do_not_overlap_and_no_lane_is_wasted(jobs: pd.DataFrame) -> None:
     lanes = server_lanes(jobs)

@@ -41,7 +41,7 @@ def test_an_empty_grid_is_one_point_that_sets_nothing(grid):
 
 
 @given(st.dictionaries(st.text(min_size=1), st.lists(st.integers(), min_size=1, max_size=3), max_size=3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_grid_has_as_many_points_as_the_product_of_its_lists(grid):
     forbidden = {"seed", "name", "repeats", "grid"}
     grid = {key: choices for key, choices in grid.items() if key.partition(".")[0] not in forbidden}

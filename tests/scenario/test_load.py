@@ -330,7 +330,7 @@ scenarios = section(
 
 
 @given(scenarios)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_what_is_dumped_loads_back_equal(values):
     study = parse(values)
 

@@ -200,7 +200,7 @@ JUNK = st.recursive(
 
 @example(key="train.lr_min", junk=1)
 @given(key=st.sampled_from(sorted(keys_of(Scenario().model_dump()))), junk=JUNK)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_junk_anywhere_is_told_at_its_key_without_jargon(key, junk):
     values = junk
     for step in reversed(key.split(".")):

@@ -175,7 +175,7 @@ def test_values_have_types_and_bounds(key, inside, outside):
 
 
 @given(st.floats(allow_nan=True) | st.integers() | st.booleans() | st.text() | st.none())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_participation_is_a_number_above_0_up_to_1_and_nothing_else(value):
     allowed = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
     try:

@@ -59,13 +59,13 @@ def test_numbers_that_look_decimal_and_are_octal_or_sexagesimal_are_refused(text
 
 @given(JSON)
 @example({"\x85": "größe"})
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_what_is_written_reads_back_equal(value):
     assert yaml_text.read_value(yaml_text.write(value)) == value
 
 
 @given(st.from_regex(r"[-+]?[0-9]{1,3}\.?[0-9]{0,3}[eE][-+]?[0-9]{1,2}", fullmatch=True))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_only_quotes_make_text_of_a_number(number):
     assert yaml_text.read_value(number) == float(number)
     assert yaml_text.read_value(yaml_text.write(number)) == number

@@ -98,7 +98,7 @@ def worlds(draw, n):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_rounds_by_arrays_are_those_by_events_to_the_bit(data):
     draw = data.draw

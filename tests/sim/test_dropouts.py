@@ -394,7 +394,7 @@ def presences(draw, n):
     return [one() for _ in range(n)]
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(st.data(), st.sampled_from(sorted(ORDERS)), st.sampled_from(["drop", "wait", "deadline"]))
 def test_whoever_is_lost_nobody_hangs_and_nothing_is_done_in_absence(data, order, policy):
     """Three rounds of split learning with one part-2 end; no client computes or sends while it is away, unless it

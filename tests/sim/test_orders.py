@@ -165,7 +165,7 @@ def test_label_aware_serves_of_those_who_came_the_label_served_longest_ago_the_f
     assert clients_of(timeline("label_aware", tours, labels=[0, 0, 1, 2])) == [0, 2, 3, 1, 0, 1]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(services_s=st.lists(st.integers(1, 9).map(float), min_size=1, max_size=6))
 def test_shortest_job_has_the_least_waiting_of_all_sequences_of_jobs_that_are_all_there(services_s):
     seen = timeline("shortest_job", {client: [(1.0, service_s)] for client, service_s in enumerate(services_s)})
@@ -197,20 +197,20 @@ fleets = st.lists(st.lists(st.tuples(whole_s, whole_s), min_size=1, max_size=5),
 bursts = st.sampled_from([1, 2, 3, inf])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(tours=fleets, burst=bursts)
 def test_unbounded_patience_is_the_cyclic_order(tours, burst):
     assert timeline("bounded_wait", tours, burst=burst) == timeline("cyclic", tours, burst=burst)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(tours=fleets, burst=bursts, max_wait_s=st.sampled_from([0.0, 1.0, 3.0]))
 def test_the_server_is_held_for_a_job_no_longer_than_the_bound(tours, burst, max_wait_s):
     """The server never idles for longer than the bound while a job waits; without patience, never."""
     assert held_s(timeline("bounded_wait", tours, burst=burst, max_wait_s=max_wait_s)).max() <= max_wait_s
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(order=st.sampled_from(sorted(ORDERS)), tours=fleets, burst=bursts, max_wait_s=st.sampled_from([0.0, 2.0, inf]))
 def test_every_order_serves_every_client_its_jobs_and_those_of_arrival_hold_nobody(order, tours, burst, max_wait_s):
     seen = timeline(order, tours, burst=burst, max_wait_s=max_wait_s, labels=[0, 1, 0, 1, 0])
@@ -219,7 +219,7 @@ def test_every_order_serves_every_client_its_jobs_and_those_of_arrival_hold_nobo
         assert held_s(seen).max() == 0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     order=st.sampled_from(sorted(ORDERS)),
     jobs=st.dictionaries(st.integers(0, 20), st.integers(1, 7), min_size=1, max_size=6),

@@ -172,7 +172,7 @@ REQUESTS = st.lists(st.tuples(SECONDS, st.integers(0, 3), st.integers(0, 1)), mi
 )  # arrives_s, client, model; whole seconds, so that much happens at once
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(REQUESTS, st.integers(1, 3), SECONDS)
 def test_without_batches_a_server_is_a_station_to_whose_jobs_nobody_objects(requests, workers, max_wait_s):
     def rows(simulator):
@@ -202,7 +202,7 @@ def by_looking_at_every_second(requests, workers, max_batch, max_wait_s):
     return [found[n] for n in range(len(requests))]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(REQUESTS, st.integers(1, 3), st.integers(2, 4), SECONDS)
 def test_any_requests_are_served_once_and_as_who_looks_at_every_second_would(requests, workers, max_batch, max_wait_s):
     models = [State("model"), State("model")]

@@ -306,7 +306,7 @@ def filled(paths, limits_bps, capacity_bps):
     return [min(level_bps[edges], limit_bps) for edges, limit_bps in zip(paths, limits_bps, strict=True)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(networks(6), st.lists(st.tuples(ENDS, ENDS, rates_bps | st.just(0.0)), max_size=12))
 def test_rates_are_max_min_fair(topology, flows):
     paths = [topology.path(src, dst) for src, dst, _ in flows]
@@ -335,7 +335,7 @@ upload = st.tuples(instants, st.integers(1, 40), st.just(inf) | instants, own_li
 uploads = st.lists(upload, min_size=1, max_size=6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data(), uploads)
 def test_bytes_are_conserved_and_capacity_is_never_exceeded(data, messages):
     topology = data.draw(networks(len(messages)))
@@ -390,7 +390,7 @@ def crossing(topology, clients, edge):
     return sum(edge in topology.path(client, None) for client in clients)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data(), st.lists(st.tuples(instants, st.integers(1, 40)), min_size=1, max_size=6))
 def test_times_are_those_of_an_exact_simulation(data, messages):
     names = [*"abcd"[: data.draw(st.integers(1, 4))]]
@@ -437,7 +437,7 @@ parts = st.tuples(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data(), st.lists(parts, min_size=1, max_size=7))
 def test_times_are_those_of_rates_found_anew_at_every_instant(data, drawn):
     """Message i goes from client 2i to 2i + 1, or the server stands in the place of one of them."""
@@ -453,7 +453,7 @@ def test_times_are_those_of_rates_found_anew_at_every_instant(data, drawn):
     assert [moved for *_, moved in seen] == pytest.approx([moved for _, moved in expected], rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(own_links(), min_size=3, max_size=3),
     st.lists(st.tuples(instants, NODES, NODES, st.integers(1, 9)), min_size=1, max_size=8),

@@ -59,7 +59,7 @@ def whole(tmp_path_factory):
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_byte_changes_and_wherever_a_file_ends_what_is_read_is_what_was_written(data, whole, tmp_path_factory):
     trial = tmp_path_factory.mktemp("damaged")
     shutil.copytree(whole, trial / "checkpoints")

@@ -60,7 +60,7 @@ def test_seeds_that_draw_other_links_are_other_fleets():
 rates = st.lists(st.floats(5, 8).map(lambda power: 10**power), min_size=3, max_size=3)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(
     macs_per_s=rates, uplink_bps=rates, speedup=st.floats(0.2, 20), workers=st.sampled_from([1, 2, "unlimited"]),
     participation=st.sampled_from([1.0, 0.67]), method=st.sampled_from(["splitfed_v1", "splitfed_v1", "multiexit"]),

@@ -20,7 +20,7 @@ def by_cut(times, server_s, elsewhere_s, who=WHO):
     return [{(who, False): OwnTime(times, own, own, server)} for own, server in rows]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(server_s=seconds, elsewhere_s=seconds, workers=st.sampled_from([1.0, 2.0, float("inf")]))
 def test_it_is_the_best_of_all_assignments_if_nobody_waits(server_s, elsewhere_s, workers):
     at = np.arange(3)

@@ -102,7 +102,7 @@ def scaled(direction, weight):
     return direction * np.linalg.norm(weight, axis=1, keepdims=True) / np.linalg.norm(direction, axis=1, keepdims=True)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**31), cuts=st.sampled_from([(), (1,), (2,), (1, 2)]))
 def test_a_filter_of_a_direction_is_as_long_as_the_model_s_whatever_the_cut(seed, cuts):
     net = Network("small", batch_norm_net, (1, 4, 4), N_LABELS, torch.float64)

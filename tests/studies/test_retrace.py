@@ -29,7 +29,7 @@ def trained(case, world, **others):
 rates = st.lists(st.floats(2e4, 1e6), min_size=3, max_size=3)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     case=st.sampled_from([*CASES, *IN_DOUBT]),
     order=st.sampled_from(sorted(ORDERS.keys() - {"bounded_wait"})),

@@ -8,7 +8,7 @@ from sfl_sim.data.partition import label_counts, partition
 from sfl_sim.data.samples import Samples
 from sfl_sim.rng import stream
 
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=60)
 class_sizes = st.lists(st.integers(10, 60), min_size=2, max_size=6)
 seeds = st.integers(0, 2**31)
 

@@ -9,7 +9,7 @@ from scipy.special import lambertw
 from sfl_sim.scenario.sections import Compute
 from sfl_sim.system.conditions import Conditions, Throttling, make_conditions
 
-MODEST = settings(max_examples=60, deadline=None)
+MODEST = settings(max_examples=60)
 PHONE = Throttling(floor=0.5, warm_up_s=300.0, cool_down_s=600.0)
 
 throttlings = st.builds(Throttling, st.floats(0.01, 1), st.floats(1, 1e4), st.floats(1, 1e4))

@@ -43,14 +43,13 @@ def shipped_reference():
 
 
 @given(macs=st.integers(0, 10**15) | st.floats(0, 1e15), macs_per_s=st.floats(1e3, 1e15))
-@settings(deadline=None)
 def test_plain_time_is_macs_over_rate_to_the_bit(macs, macs_per_s):
     assert PlainProcessor(macs_per_s).seconds(job((macs, 0, 0, 0), 7)) == macs / macs_per_s
     assert read_cost(None).processor(macs_per_s) == PlainProcessor(macs_per_s)
 
 
 @given(ms_per_frame=st.floats(0.1, 1e5))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_the_reference_network_takes_what_was_measured(ms_per_frame):
     cost, reference = read_cost("ncnn"), shipped_reference()
     assert cost.reference_macs == reference.macs

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sfl_sim.ops import Work
@@ -82,7 +82,6 @@ def test_a_call_of_the_server_takes_its_time_however_many_layers_and_samples():
 
 
 @given(work=works)
-@settings(deadline=None)
 def test_without_a_cost_profile_time_is_macs_over_rate_to_the_bit(work):
     assert FLEETS["macs"].cost == "macs"
     assert [p.seconds(work) for p in FLEETS["macs"].processors] == [work.macs / r for r in FLEETS["macs"].macs_per_s]
@@ -91,7 +90,6 @@ def test_without_a_cost_profile_time_is_macs_over_rate_to_the_bit(work):
 
 @pytest.mark.parametrize("cost", FLEETS)
 @given(work=works)
-@settings(deadline=None)
 def test_the_server_needs_the_clients_mean_seconds_over_the_speed_up_for_any_work(cost, work):
     clients_s = [processor.seconds(work) for processor in FLEETS[cost].processors]
     assert FLEETS[cost].server.seconds(work) == pytest.approx(np.mean(clients_s) / 100)

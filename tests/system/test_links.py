@@ -12,7 +12,7 @@ from sfl_sim.system.links import LazySequence, Pattern, RateTrace, joint_transfe
 from sfl_sim.system.presence import Presence
 
 FloatArray = npt.NDArray[np.float64]
-MODEST = settings(max_examples=80, deadline=None)
+MODEST = settings(max_examples=80)
 
 STOP_AND_GO = Pattern([0, 1, 2, 3], [8, 0, 16])  # one byte in the first second, none, two bytes in the third
 

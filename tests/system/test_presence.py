@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sfl_sim.system.presence import TICKS_PER_S, Presence
 
-MODEST = settings(max_examples=80, deadline=None)
+MODEST = settings(max_examples=80)
 TICK_S = 1 / TICKS_PER_S
 
 MORNINGS = Presence([(6, 10), (11, 12)], period_s=24)

@@ -95,7 +95,7 @@ def test_no_column_is_certain_where_none_stands_out():
     assert keep_probabilities(np.array([3.0, 3, 2, 1, 1]), 2).tolist() == pytest.approx([0.6, 0.6, 0.4, 0.2, 0.2])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.floats(0, 9, allow_subnormal=False), min_size=1, max_size=40),
     st.floats(0, 1, exclude_max=True),
@@ -115,7 +115,7 @@ def test_columns_are_sampled_by_one_draw():
     assert [systematic_sample(kept, u).tolist() for u in (0.3, 0.6, 0.8)] == [[0, 1], [0, 2], [0, 3]]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     codec=st.sampled_from(EVERY),
     shape=st.one_of(
@@ -178,7 +178,7 @@ def test_values_on_the_grid_are_exact(scale):
     assert torch.equal(through(Int(), x), x)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.sampled_from([2, 4, 8]), st.sampled_from(["tensor", "channel"]), st.integers(0, 999))
 def test_coding_twice_is_coding_once(bits, per, seed):
     codec = Int(bits=bits, per=per)
@@ -209,7 +209,7 @@ def test_of_equal_elements_top_k_keeps_the_first():
     assert through(TopK(keep=0.4), x).tolist() == [[0, 2, -2, 0, 0], [1, 0, 0, 0, 3]]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 999), st.integers(2, 60), st.floats(0.01, 0.9), st.booleans())
 def test_top_k_is_the_k_largest(seed, numel, keep, relu):
     x, codec = some((3, numel), seed, relu=relu).round(decimals=1), TopK(keep=keep)

@@ -16,7 +16,7 @@ from sfl_sim.training.executors import Eager, Timing
 CPU = torch.device("cpu")
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     case=st.sampled_from(CASES),
     world=worlds(st.lists(st.integers(1, 12), min_size=2, max_size=4), cut=st.integers(1, 2)),

@@ -231,7 +231,7 @@ def test_the_share_is_held_again_when_the_data_change():
     assert rule.values[0] > 1.5 * before
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.floats(0.2, 0.8), min_size=1, max_size=200), st.floats(0.1, 0.9), st.floats(0.01, 0.1))
 def test_the_share_is_off_by_no_more_than_theory_allows_whatever_the_entropies(entropies, share, step):
     """Gibbs and Candes 2021, Prop. 4.1: no chance is needed. No entropy leads to an end of the thresholds."""

@@ -130,7 +130,7 @@ def test_names_have_no_number_between_them() -> None:
     assert list(whatif_figures.step_line(times_s, orders)[0]) == [-0.5, 0.5, 0.5, 1.5]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.lists(st.floats(1e-3, 1e6) | st.just(np.nan), min_size=5, max_size=5), min_size=2, max_size=6))
 def test_steps_lie_between_the_columns_that_they_part(rows: list[list[float]]) -> None:
     """Whatever the times, and where some are unknown, the line passes all stars from left to right."""
