@@ -385,7 +385,7 @@ def laws_table() -> str:
 def networks_table() -> str:
     """Write how many networks of each family of a library are trained in parts as the whole is."""
     rows = json.loads((ROOT / "benchmarks" / "results" / "models.json").read_text(encoding="utf-8"))["rows"]
-    outcomes = ("to the bit", "last bits", "refused", "fails", "wrong")
+    outcomes = ("to the bit", "last bits", "refused", "too slow", "fails", "wrong")
     head = ["library", "networks", "tried", *outcomes]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
@@ -400,9 +400,9 @@ def networks_table() -> str:
 
 
 def refused_networks() -> str:
-    """Write which networks are refused or fail, and with which line."""
+    """Write which networks are refused, too slow or fail, and with which line."""
     rows = json.loads((ROOT / "benchmarks" / "results" / "models.json").read_text(encoding="utf-8"))["rows"]
-    refused = [row for row in rows if row["outcome"] in ("refused", "fails")]
+    refused = [row for row in rows if row["outcome"] in ("refused", "too slow", "fails")]
     lines = (f"| {row['library']} | {row['network']} | {row['says'].replace('|', '')} |" for row in refused)
     return "\n".join(["| library | network | line |", "|---|---|---|", *lines])
 

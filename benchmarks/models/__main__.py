@@ -23,7 +23,7 @@ from benchmarks.models.compare import compared
 from benchmarks.models.networks import Known, networks
 from benchmarks.pairs import RESULTS, machine
 
-LIMIT_S = 900
+LIMIT_S = 300
 TARGET = RESULTS / "models.json"
 
 
