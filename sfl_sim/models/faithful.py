@@ -294,6 +294,7 @@ def _unlike(expected: Sequence[Trained], seen: Sequence[Trained], last_bits: int
 def _unlike_in(right: Trained, other: Trained, last_bits: int) -> str | None:
     for kind, tensors in right.items():
         order = -1 if kind == GRADIENT else 1  # what goes wrong first in a pass goes on
+        most: float | None = None  # of all tensors: found once, and only if some differ
         for name, tensor in list(tensors.items())[::order]:
             what, twin = f"{kind} {name!r}" if name else kind, other[kind].get(name)
             if tensor is None or twin is None:
@@ -304,7 +305,7 @@ def _unlike_in(right: Trained, other: Trained, last_bits: int) -> str | None:
                 return f"{what.strip()} has shape {list(twin.shape)} instead of {list(tensor.shape)}"
             if torch.equal(tensor, twin):
                 continue
-            apart, most = _apart(tensor, twin), max(map(_largest, tensors.values()))
+            apart, most = _apart(tensor, twin), max(map(_largest, tensors.values())) if most is None else most
             bit = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0
             if apart > last_bits * bit * max(_largest(tensor), NOTHING * most):
                 return f"{what.strip()} differs by {apart:.3g}"
