@@ -105,7 +105,7 @@ def main():
                 seconds, ends_s = ours(own_bps, think_s)
             else:
                 told = json.dumps([own_bps, think_s])
-                command = [python, __file__, "--theirs"]
+                command = [python, "-P", __file__, "--theirs"]  # else this file is what it imports as simgrid
                 answer = subprocess.run(command, input=told, stdout=subprocess.PIPE, text=True, check=True).stdout
                 seconds, theirs_s = json.loads(answer)
             taken_s[side].append(seconds)

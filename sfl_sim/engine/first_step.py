@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sfl_sim.build.setup import Setup
 from sfl_sim.data.batches import ClientData
+from sfl_sim.data.partition import label_counts
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import DeadlockError, NonFiniteError, ScenarioError, in_short, own_place
 from sfl_sim.models.on_nan import OnNan
@@ -118,9 +119,11 @@ def _small(setup: Setup, data: ClientData) -> Setup:
     train = scenario.train.model_copy(update={"stop": Stop(time_s=1e-9), "on_round_end": None})
     report = scenario.report.model_copy(update={"leakage": None})
     small.scenario = scenario.model_copy(update={"train": train, "report": report})
-    small.dataset = dataset.picked(_spread(dataset.y_train, max(sizes)), _spread(dataset.y_test, n_tested))
-    of_size = {size: np.arange(size) for size in sizes}
-    small.shares = [of_size[size] for size in sizes]
+    picked = _spread(dataset.y_train, N_CLIENTS * max(sizes)), _spread(dataset.y_test, n_tested)
+    small.dataset = dataset.picked(*picked)
+    of_size = [{size: np.arange(end - size, end) for size in sizes} for end in (max(sizes), len(picked[0]))]
+    small.shares = [of_size[client % N_CLIENTS][size] for client, size in enumerate(sizes)]  # other labels, if they can
+    small.counts = label_counts(small.dataset.y_train.numpy(), small.shares, dataset.n_labels)
     small.validation = setup.validation[:0]
     small.test_sets = [np.arange(len(small.dataset.y_test)) for _ in setup.test_sets]
     return small

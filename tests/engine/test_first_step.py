@@ -10,6 +10,7 @@ from small_study import SCENARIO, TIMING, study, summaries
 from torch import nn
 from torch.nn import functional
 
+from sfl_sim.data.batches import ClientData
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.first_step import CLIENT_S, MACS_PER_S, N_TESTED, OP_S, first_step
 from sfl_sim.errors import ScenarioError
@@ -296,3 +297,19 @@ def test_steps_are_taken_once_for_all_seeds_and_not_by_who_trains_nothing(tmp_pa
     resumed = Settings(device="cpu", threads=1, resume=True)
     assert run_study(several, tmp_path / "trained", resumed, lambda news: None).status == "complete"
     assert len(steps) == 2
+
+
+def test_assistants_are_asked_for_labels_that_they_hold_in_the_step(monkeypatch):
+    """Once they were asked for those of the whole run, and some had nothing to send."""
+    drawn, some = [], ClientData.some
+
+    def noted(data, *asked):
+        drawn.append(some(data, *asked))
+        return drawn[-1]
+
+    monkeypatch.setattr(ClientData, "some", noted)
+    data = {**SCENARIO["data"], "train_samples": 120, "partition": {"kind": "dirichlet", "alpha": 0.5}}
+    korea = {"name": "korea", "p0": 0.3, "assistants": "all"}
+    check(study(data=data, clients={"count": 6}, method=korea), CPU, steps_s=inf)
+    assert drawn
+    assert [batch.samples for batch in drawn] == [len(batch.numbers) for batch in drawn]
