@@ -225,7 +225,7 @@ def test_ctrl_c_stops_everything_and_keeps_whole_rounds(tmp_path):
 
 
 def helpers():
-    """Processes of trials side by side: no tracker of multiprocessing's, and nothing that an earlier test's library left."""
+    """Processes of trials side by side: no tracker of multiprocessing's, and nothing that an earlier test left."""
     begun = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
     return [child for child in begun if "spawn_main" in " ".join(child.cmdline())]
 
