@@ -6,8 +6,6 @@ On an idle machine, rounds from the second one on should take within 10 % of the
 measured. A client that is killed at any instant leaves no process behind and lets nothing wait.
 """
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -10,8 +10,6 @@ standard deviation of its median, and no difference spreads by more than both si
 cannot be used: such a comparison is open, and the claim waits for another run.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import sys

@@ -4,8 +4,6 @@ Figures are mean ± standard deviation over seeds; those to a target are medians
 infinitely late (research/trends.py), as in the report.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from research.trends import Table, reports_folder

@@ -29,8 +29,6 @@ research/tests/test_trends.py simulates the rule: its error rates with equal var
 tails, and what it finds with how many seeds.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

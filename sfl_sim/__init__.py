@@ -4,8 +4,6 @@ results = sfl_sim.run("heterogeneous_bw", overrides=["train.rounds=5"])
 results.rounds.groupby(["variant", "seed"])["accuracy"].last()
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

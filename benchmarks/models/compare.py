@@ -1,7 +1,5 @@
 """Whether the parts of a cut network compute what the whole network computes, forward and backward."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections import defaultdict

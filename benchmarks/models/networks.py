@@ -4,8 +4,6 @@ Lines of names are grouped as the table is; `name@96` has images of 96 pixels. N
 layers are those of the large ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -7,8 +7,6 @@ Run it from the root of the repository. The rule is that of research/trends.py, 
 of a track: at most one in twenty tracks has any wrong verdict. Accuracies are in percent.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

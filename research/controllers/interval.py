@@ -6,8 +6,6 @@ Run it from the root of the repository. Mini-batches of ten clients, plain SGD o
 came out: research/results/controllers.md.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

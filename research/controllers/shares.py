@@ -7,8 +7,6 @@ best there are (waterfilling): all clients end together, of true durations. A li
 client leaves to the others. Durations are log-normal; what came out: research/results/controllers.md.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq

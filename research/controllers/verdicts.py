@@ -6,8 +6,6 @@ Run it from the root of the repository, after `sfl-sim controllers/cuts --timing
 the mean of all rounds but the first; "best cut" is the fixed cut that was fastest with this seed, known afterwards.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

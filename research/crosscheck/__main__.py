@@ -6,8 +6,6 @@ Run it from the root of the repository. No line of theirs is in it, and nothing 
 found, at which commits: research/results/crosscheck.md.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

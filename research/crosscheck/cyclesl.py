@@ -4,8 +4,6 @@ Their `CycleSFL` takes one step a round and then averages part-1: so every clien
 in which their server's loader draws the pool is the one that we draw.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path

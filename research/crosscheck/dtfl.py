@@ -4,8 +4,6 @@ Their main program is a script for ResNets on CIFAR that holds profiles of their
 the method are called: `TierScheduler` with times of our rounds, and `aggregated_fedavg` with our copies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path

@@ -4,8 +4,6 @@ Their main program is a script that wants a GPU, so that only its local training
 average of clients is written anew. Ours clips each part by its own norm: a first part without weights leaves one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path

@@ -4,8 +4,6 @@ Their two algorithms, FSL-SAGE and their port of CSE-FSL, run as they are, and s
 around them is theirs in short: round by round, client by client, mini-batch by mini-batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module

@@ -6,8 +6,6 @@ server's steps on its buffer, and who averages with whom. Clipping and momentum 
 optimiser for all clients.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path

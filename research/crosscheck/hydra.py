@@ -5,8 +5,6 @@ Stand-ins take the place of what the repository lacks (its networks), of what dr
 entrance, where the model of each round is copied.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module

@@ -4,8 +4,6 @@ Their server and one of their clients for each of ours run as they are, each `ma
 over queues in the place of MPI. A round of theirs has 42 steps, which is written into the code.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence

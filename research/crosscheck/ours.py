@@ -1,7 +1,5 @@
 """A small run of ours in float64, with all that another implementation needs to repeat it: weights, batches, order."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from itertools import chain

@@ -1,7 +1,5 @@
 """Others' code as modules: imported from their checkout with stand-ins for what it lacks, then forgotten."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence

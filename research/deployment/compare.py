@@ -7,8 +7,6 @@ Edge-Intelligence-Lab/EdgeFlowerTune @c5f9bdd1ded5, docs/original/current_system
 device calibrates the others of its kind by its step alone; one step calibrates the server.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Iterator

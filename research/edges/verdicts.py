@@ -5,8 +5,6 @@
 Run it from the root of the repository. The rule is that of research/trends.py; figures are percent or points.
 """
 
-from __future__ import annotations
-
 from research.trends import Comparison, Table, Trends, chain, judged, print_verdicts
 
 ONE = "servers={}, latency_s=0.04"

@@ -5,8 +5,6 @@
 Run it from the root of the repository. The rule is that of research/trends.py; figures are percent or points.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """Accuracies of this folder's runs by seed, computed from the stored answers of every client (answers.parquet)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -6,8 +6,6 @@ Run it from the root of the repository. Figures are means over clients at the or
 standard deviation over seeds, in percent.
 """
 
-from __future__ import annotations
-
 from research.harmony.answered import RHOS, Answered
 from research.trends import reports_folder, spread
 

@@ -7,8 +7,6 @@ their own test sets, each at its best threshold (an upper bound: docs/methods/ex
 test samples of labels that a client has not seen, for each sample of its own labels.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from research.harmony.answered import RHOS, Answered

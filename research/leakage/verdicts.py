@@ -7,8 +7,6 @@ similarity of samples and their reconstructions, times 100, and the share of lab
 (docs/methods/leakage.md), both after the last round. Accuracy is the median of a run's last five rounds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import pandas as pd

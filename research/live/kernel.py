@@ -8,8 +8,6 @@ Run it from the root of the repository. A namespace takes what net.ipv4.tcp_allo
 namespaces and shaping are those of `sfl-sim live --emulate netns`.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -11,8 +11,6 @@ second attempt: on an idle machine, with new seeds, and with costs that `devices
 that are not judged. The first one ran on a busy machine, with the shipped costs; its CSV files begin with `showdown_1`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

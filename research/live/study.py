@@ -6,8 +6,6 @@
 Run it from the root of the repository. A variant that has been run is kept.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 python -m research.lora.others tinyshakespeare.txt > others.txt
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Collection

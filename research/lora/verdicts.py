@@ -6,8 +6,6 @@ Run it from the root of the repository. The rule is that of research/trends.py; 
 They and the performance gap (of roles) are medians of a run's four rounds, hours are those of all of them.
 """
 
-from __future__ import annotations
-
 from research.trends import Comparison, Figures, Table, Trends, chain, judged, one_against, print_verdicts
 
 FULL, LORA = "fcfs", "fcfs, rank=4, lr=0.001"

@@ -11,8 +11,6 @@ Five seeds do not decide it. So it is judged by ten new ones, 100 to 109, as was
 were run: sfl-sim momentum/hours --timing-only --set seed=100 --set repeats=10, and the same with momentum/hours_tiny.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from research.trends import Figures, Table, chain, print_verdicts, reports_folder

@@ -5,8 +5,6 @@
 Run it from the root of the repository. As in SMoFi's paper, accuracy is the best of a run's rounds.
 """
 
-from __future__ import annotations
-
 from research.tables import print_tables
 from sfl_sim.report.display import points
 from sfl_sim.report.panel import Column

@@ -6,8 +6,6 @@ Run it from the root of the repository. Accuracy is the best of a run's rounds, 
 and time to 90 % of FedAvg's best, which is splitfed_v1 averaging every round. The rule is that of research/trends.py.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from research.trends import Comparison, Figures, Table, Trends, chain, judged, one_against, print_verdicts

@@ -7,8 +7,6 @@ machine's latency of MobileNet-V2: on phones with ncnn, TFLite and PyTorch Mobil
 x86 server with torch. For clients in a known runtime only its own networks count.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pandas as pd

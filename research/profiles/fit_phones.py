@@ -15,8 +15,6 @@ or two have grouped convolutions, and a fit without that pull would follow the e
 is in no fit, nor are these networks of its list as torch and onnxruntime ran them at 224 pixels.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import partial

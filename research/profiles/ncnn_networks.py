@@ -6,8 +6,6 @@ Differences between ncnn's and torchvision's networks are made here, so that MAC
 no MACs and may differ.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -7,8 +7,6 @@ writes measurements/phone_runtimes.csv from a table with the columns device, fra
 MACs are those of the networks that were measured. Norms and activations have none and may differ.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from functools import partial

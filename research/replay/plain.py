@@ -7,8 +7,6 @@ rounds. Replayed samples train the server's part alone, by features of when the 
 paper) or of now ("fresh"), or part-1 as well ("through"). Read with research/results/replay.md, "Deeper cuts".
 """
 
-from __future__ import annotations
-
 import os
 from copy import deepcopy
 from typing import Any

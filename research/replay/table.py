@@ -6,8 +6,6 @@ Run it from the root of the repository. Accuracy is the median of a run's last f
 deviation. Time and bytes a round are those at the paper's size, without training.
 """
 
-from __future__ import annotations
-
 from research.tables import print_tables
 from research.trends import Table, reports_folder, spread
 from sfl_sim.report.display import data_size, duration, points

@@ -8,8 +8,6 @@ paper's SFL ~ FL is not tested. (j) and (k) are not in the paper: the time to 90
 and stronger pulls.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from research.trends import Comparison, Figures, Table, Trends, chain, judged, print_verdicts

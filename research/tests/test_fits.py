@@ -1,7 +1,5 @@
 """The shipped cost profiles are the fits of the scripts to the measurements."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

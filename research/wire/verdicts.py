@@ -6,8 +6,6 @@ Run it from the root of the repository. The rule is that of research/trends.py. 
 five rounds. RandTopk and top-k send equally many bytes.
 """
 
-from __future__ import annotations
-
 from research.trends import Comparison, Table, Trends, chain, judged, print_verdicts
 
 METHODS = {"V1": "splitfed_v1", "V1, 30 %": "splitfed_v1, target_accuracy=0.3", "V2": "splitfed_v2"}

@@ -1,7 +1,5 @@
 """Averages of weights, weighted by shares; adapters have averages of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ A residual block is a layer (docs/methods/hydra.md#choices), and so is every den
 features of its block so far and returns them together with its own new ones, so that the concatenation crosses a cut.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import pairwise

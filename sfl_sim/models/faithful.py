@@ -1,7 +1,5 @@
 """Whether two modules are trained alike: outputs, gradients, buffers and random draws, step by step."""
 
-from __future__ import annotations
-
 import copy
 import math
 import random

@@ -1,7 +1,5 @@
 """Follows a module's forward: the graph of what it does with a batch, and what is known of every value in it."""
 
-from __future__ import annotations
-
 import inspect
 import operator
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """Settings for calling the parts of a network: arithmetic, a limit on autograd graphs, and the loss at its end."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from weakref import WeakSet

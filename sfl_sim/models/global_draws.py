@@ -1,7 +1,5 @@
 """Random generators that belong to the whole process: code of a user's own may draw from them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager

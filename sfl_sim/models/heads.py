@@ -5,8 +5,6 @@ every other model gets a plain head. A client's front end phi is the layers up t
 server's theta the layers after the cut. With an auxiliary head a client needs no gradient from the server.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

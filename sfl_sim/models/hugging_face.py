@@ -5,8 +5,6 @@ They come from a folder in Hugging Face's format on this machine, or from publis
 embedding and head are one matrix, they are two here, since a cut parts them.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ k, v and o of attention, ff1 and ff2 of the rest. There is no dropout. Embedding
 publication, are two here, since a cut parts them.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

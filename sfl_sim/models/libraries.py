@@ -1,7 +1,5 @@
 """Models of torchvision and timm by name, `torchvision:resnet18`, with weights of a local file if there is one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

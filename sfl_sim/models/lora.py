@@ -3,8 +3,6 @@
 Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Losses: what training minimises, the server's gradients come from, and evaluation reports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Handling of a loss or a gradient that is no finite number (`train.on_nan`)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

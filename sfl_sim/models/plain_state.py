@@ -1,7 +1,5 @@
 """What modules keep besides parameters and buffers: plain attributes, which all clients of one module would share."""
 
-from __future__ import annotations
-
 import random
 import weakref
 from collections import deque

@@ -1,7 +1,5 @@
 """Prices of layers: multiply-accumulates (MACs) by kind, activations moved, parameters and buffers."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Small networks for small images, layer by layer."""
 
-from __future__ import annotations
-
 import math
 
 from torch import nn

@@ -1,7 +1,5 @@
 """Splits the graph of a forward into layers, wherever one tensor, or several of other sizes, carry all that follows."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass

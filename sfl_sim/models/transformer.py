@@ -1,7 +1,5 @@
 """Transformers of images cut into patches, and of characters. Every encoder block is a layer."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

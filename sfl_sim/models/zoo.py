@@ -8,8 +8,6 @@ tokens that it knows, which may be more than the data's labels. There is no drop
 a run come from named streams (sfl_sim.rng).
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections import OrderedDict

@@ -4,8 +4,6 @@ A law is a function of a `StoredTrial`. It gives None if the trial keeps it, the
 what stored tables cannot say of this trial, once all else has been checked. Its docstring is its statement.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

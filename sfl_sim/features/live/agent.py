@@ -1,7 +1,5 @@
 """A node of a live run: a process that runs steps, one after another, and exchanges messages with other nodes."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Calibration by a live run: its scenario with the rates of devices, links and server that its nodes have measured."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

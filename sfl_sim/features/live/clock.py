@@ -1,7 +1,5 @@
 """The clock of a live run: the wall's, and operations that nodes report."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial

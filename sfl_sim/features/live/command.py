@@ -1,7 +1,5 @@
 """The commands live run, live agent and compare."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 

@@ -1,7 +1,5 @@
 """Nodes of a live run as processes of this machine: one process makes their data, and is copied for each of them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The nodes of a live run as its driver sees them: what lives where, and which jobs are under way."""
 
-from __future__ import annotations
-
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping

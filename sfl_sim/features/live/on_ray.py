@@ -1,7 +1,5 @@
 """Agents of clients on a Ray cluster, which places and starts them; data and orders do not go through Ray."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

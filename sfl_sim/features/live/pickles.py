@@ -1,7 +1,5 @@
 """Objects as bytes between driver and nodes: what both sides have travels by its name."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A trial on nodes: a rehearsal, the pace that emulates the scenario's devices and links, and the experiment itself."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Runs a scenario on real processes, on this machine or on others: a run whose time is measured."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable, Iterator, Mapping

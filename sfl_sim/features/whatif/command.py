@@ -1,7 +1,5 @@
 """The command whatif."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
