@@ -1,5 +1,7 @@
 """Commands that train a scenario, or time it: run, benchmark, privacy, reprice, advise."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 

@@ -1,5 +1,7 @@
 """The commands live run, live agent and compare."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 

@@ -1,5 +1,7 @@
 """The command whatif."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
