@@ -22,7 +22,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def on_phones():
-    """Compare the costs of phones with others: by source, and then by family of networks."""
+    """Compare the costs of phones with others: by source, by family of networks, and a transformer's ratio."""
     measured = phones.measurements()
     work = phones.work_of(sorted(measured["network"].unique()))
     prices = {"macs": phones.macs, "phones": phones.fitted_price}
@@ -40,6 +40,17 @@ def on_phones():
         {"family": family, "source": source, **{cost: round(float(table[cost][family, source]), 2) for cost in table}}
         for family, source in table["phones"].index
     ]
+    seen = phones.typical(phones.to_fit(measured[measured["network"].map(phones.family) != "vit"]))
+    one, other = "vit_b_16", "resnet50"
+    told = {cost: price(work, seen) for cost, price in prices.items()}
+    ms = measured.pivot_table("ms", "source", "network")
+    yield [
+        *({"by": cost, f"{one} over {other}": round(float(each[one] / each[other]), 1)} for cost, each in told.items()),
+        *(
+            {"by": f"measured in {source}", f"{one} over {other}": round(float(ms[one][source] / ms[other][source]), 1)}
+            for source in ("onnxruntime", "torch")
+        ),
+    ]
 
 
 def coverage():
@@ -54,7 +65,7 @@ def coverage():
 
 
 def main():
-    for name, rows in zip(("phones", "phones_families"), on_phones(), strict=True):
+    for name, rows in zip(("phones", "phones_families", "vit"), on_phones(), strict=True):
         publish(f"cost_model_{name}", rows, RESULTS)
     publish("cost_model_coverage", list(coverage()), RESULTS)
 

@@ -236,19 +236,19 @@ def errors(measured: pd.DataFrame, prices: pd.Series, networks: list[str]) -> pd
 
 def left_out(work: pd.DataFrame, measured: pd.DataFrame, price: Price) -> pd.DataFrame:
     """Predict every network, and with it all of its family, from prices that were made without it."""
-    found = []
+    found, fit = [], to_fit(measured)
     for left in sorted({family(network) for network in work.index} - {family(REFERENCE)}):
         inside = [network for network in work.index if family(network) == left]
-        prices = price(work, typical(measured[~measured["network"].isin(inside)]))
+        prices = price(work, typical(fit[~fit["network"].isin(inside)]))
         found.append(errors(measured, prices, inside).assign(family=left))
     return pd.concat(found)
 
 
 def source_left_out(work: pd.DataFrame, measured: pd.DataFrame, price: Price) -> pd.DataFrame:
     """Predict all networks of every source, with its runtime and devices, from prices made of the others."""
-    found = []
+    found, fit = [], to_fit(measured)
     for source in sorted({_runtime(source) for source in measured["source"]}):
-        prices = price(work, typical(measured[measured["source"].map(_runtime) != source]))
+        prices = price(work, typical(fit[fit["source"].map(_runtime) != source]))
         others = [network for network in work.index if network not in ANCHORS]
         found.append(errors(measured[measured["source"] == source], prices, others))
     return pd.concat(found)
@@ -298,9 +298,10 @@ def profile(costs: pd.Series, reference: pd.Series) -> dict[str, str]:
 
 UNIT = (
     "efficiency: MAC/s of a kind over MAC/s of the reference network; overhead_macs: MACs at the latter rate for a call"
-    " of a layer; moved_macs, weight_macs, padded_macs: the same for an element of activations read or written, for a"
-    " weight that a call reads, for a MAC of channels that fill up vectors of 16; pointwise_backward: time of a"
-    " backward pass over that of a forward pass; reference_*: amounts in the reference network for one sample"
+    " of a layer; moved_macs, weight_macs, padded_macs: the same for an element of activations read or written, for an"
+    " element of weights that a call reads (four for a weight of a 3x3 convolution with stride 1 and one group), for a"
+    " MAC of channels that fill up vectors of 16; pointwise_backward: time of a backward pass over that of a forward"
+    " pass; reference_*: amounts in the reference network for one sample"
 )
 
 

@@ -33,7 +33,7 @@ import itertools
 import os
 import statistics
 import time
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -174,6 +174,7 @@ def measured(module, name, side, batch, runtimes, folder):
     ]
 
 
+@cache
 def works():
     """Count the work of all that was measured, by network, side, layers and size of the mini-batch."""
     from sfl_sim.models.part import sample_work, work_of

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from research.profiles import fit_phones
+from research.profiles import fidelity, fit_phones
 from sfl_sim.system.profiles import find, read_table
 
 
@@ -36,3 +36,23 @@ def test_the_fit_finds_costs_from_sources_of_other_speeds() -> None:
     reference = work.loc["mobilenet_v2"]
     expected = costs * reference["macs"] / (reference[fit_phones.COSTS] @ costs)
     assert found.tolist() == pytest.approx(expected.tolist(), rel=0.1)  # as usual costs draw them a little
+
+
+def test_errors_are_told_by_fits_that_see_no_more_than_the_shipped_ones() -> None:
+    measured, seen_by = fit_phones.measurements(), []
+
+    def price(work: pd.DataFrame, seen: fit_phones.Typical) -> pd.Series:
+        seen_by.append(seen)
+        return pd.Series(1.0, work.index)
+
+    fit_phones.left_out(pd.DataFrame(index=measured["network"].unique()), measured, price)
+    assert all("phone regnetx002" not in seen["tflite"] for seen in seen_by)  # TFLite of 2020 had no kernels for it
+    assert all("resnet50" not in seen["onnxruntime"] for seen in seen_by)  # left out of all fits to that server
+    assert any("resnet18" in seen["onnxruntime"] for seen in seen_by)
+
+
+def test_the_page_on_fidelity_has_the_tables_that_its_script_writes() -> None:
+    page = fidelity.PAGE.read_text(encoding="utf-8")
+    assert fidelity.tabled(page) == page
+    slipped = page.replace("| MobileNet-V3 | -", "| MobileNet-V3 | within 40 % | -", 1)
+    assert fidelity.tabled(slipped) == page != slipped

@@ -34,6 +34,9 @@ UNPRICED = (
 """Beginnings of names of torch's operations that compute products, for which there is no formula here."""
 VECTOR = 16
 """Channels that kernels of 32 bits compute at a time, at most: narrower layers leave some idle."""
+WINOGRAD = 4
+"""Elements that a call reads for a weight of a 3x3 convolution with stride 1, one group and no dilation: Winograd's
+algorithm for 4x4 outputs keeps 6x6 numbers for 3x3 weights."""
 FFT_MACS = 2.5
 """MACs of a complex fast Fourier transform of n elements, over n log2(n): 5 n log2(n) operations (Cooley, Tukey)."""
 
@@ -60,6 +63,7 @@ class Layer:
         unpriced: names of operations in it whose products are not known; they count as moved elements alone.
         is_complex: True if its output is of complex numbers.
         looked_up: elements of its tables of embeddings, of which a call reads some rows, counted in `moved`.
+        transformed: elements that a call reads beyond its weights, since Winograd's convolutions keep more.
     """
 
     name: str
@@ -78,6 +82,7 @@ class Layer:
     unpriced: tuple[str, ...] = ()
     is_complex: bool = False
     looked_up: int = 0
+    transformed: int = 0
     skips: tuple[tuple[int, ...], ...] = ()
 
     @property
@@ -91,7 +96,7 @@ class Layer:
     @property
     def weights(self) -> int:
         """Elements of its weights that a call reads."""
-        return self.parameters + self.frozen - self.looked_up
+        return self.parameters + self.frozen - self.looked_up + self.transformed
 
     @property
     def macs(self) -> int:
@@ -157,6 +162,7 @@ def price_of(module: nn.Module, x: Tensor | Several, name: str = "") -> tuple[La
         unpriced=tuple(sorted(counts.unknown)),
         is_complex=out.is_complex(),
         looked_up=_looked_up(module),
+        transformed=counts.finer["transformed"],
     )
     return layer if out.requires_grad else replace(layer, spared_as_first=layer.twice), handed.detach()
 
@@ -250,6 +256,7 @@ class _Counts:
         finer: str = "",
         groups: int = 1,
         padded: int = 0,
+        reads: int = 1,
     ) -> None:
         """Count MACs for the current call, all of them as attention in a self-attention block.
 
@@ -259,6 +266,7 @@ class _Counts:
             finer: the finer amount that the MACs are, too.
             groups: of a convolution; the matrix A of an adapter sees the inputs of each.
             padded: MACs beyond these if channels filled up vectors.
+            reads: elements that are read for a weight.
         """
         if self.in_adapter:
             return
@@ -274,9 +282,10 @@ class _Counts:
             for factor, address in zip(factors, addresses, strict=True)
         ]
         n_free = needed.count(False) if any(needed) or any(x.requires_grad for x in operands) else 2
-        weights = sum(f.numel() for f, address in zip(factors, addresses, strict=True) if address in self.weights)
+        own = sum(f.numel() for f, address in zip(factors, addresses, strict=True) if address in self.weights)
+        self.finer["transformed"] += (reads - 1) * own
         moved = sum(map(Tensor.numel, operands))
-        self._product(number, kind, macs, moved, weights, spared=(n_frozen, n_free), finer=finer, padded=padded)
+        self._product(number, kind, macs, moved, reads * own, spared=(n_frozen, n_free), finer=finer, padded=padded)
         for factor, address in zip(factors, addresses, strict=True):
             whole, adapters = self.adapted.get(address, (factor, []))
             for adapter in adapters:
@@ -340,8 +349,8 @@ class _OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out
         name = name.removesuffix("_")  # in place
         match name, args:
-            case "convolution", (x, weight, _, _, _, _, transposed, _, groups):
-                self._convolution(x, weight, out, transposed=transposed, groups=groups)
+            case "convolution", (x, weight, _, stride, _, dilation, transposed, _, groups):
+                self._convolution(x, weight, out, transposed=transposed, groups=groups, steps={*stride, *dilation})
             case "mm" | "bmm" | "mv" | "dot", (a, b):
                 self.counts.products("dense", _products(a, b), (a, out) if name == "mm" else (a, b, out), (a, b))
             case "addmm" | "baddbmm" | "addmv", (_, a, b, *_):
@@ -376,7 +385,9 @@ class _OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.counts.moved([leaf for leaf in tree_leaves((args, out)) if isinstance(leaf, Tensor)])
         return out
 
-    def _convolution(self, x: Tensor, weight: Tensor, out: Tensor, transposed: bool, groups: int) -> None:
+    def _convolution(
+        self, x: Tensor, weight: Tensor, out: Tensor, transposed: bool, groups: int, steps: set[int]
+    ) -> None:
         positions = math.prod((x if transposed else out).shape[2:])
         macs = len(x) * positions * weight.numel()
         kind, finer = "depthwise" if 1 < groups == x.shape[1] else "conv", ""
@@ -387,7 +398,9 @@ class _OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         channels = (weight.shape[0] // groups, weight.shape[1])
         filled = 1 if kind == "depthwise" else math.prod(-(-n // VECTOR) * VECTOR / n for n in channels)
         padded = round(macs * (filled - 1))
-        self.counts.products(kind, macs, (x, out), (x, weight), finer=finer, groups=groups, padded=padded)
+        winograd = (*weight.shape[2:], groups, transposed) == (3, 3, 1, False) and steps == {1}
+        reads = WINOGRAD if winograd else 1
+        self.counts.products(kind, macs, (x, out), (x, weight), finer=finer, groups=groups, padded=padded, reads=reads)
 
 
 def _address(tensor: Tensor) -> int:

@@ -234,6 +234,29 @@ def test_a_call_reads_rows_of_a_table_of_embeddings_and_all_of_what_multiplies(m
     assert (layer.parameters, layer.weights) == (800, read)
 
 
+@pytest.mark.parametrize(
+    ("layer", "read"),
+    [
+        (nn.Conv2d(16, 32, 3, padding=1, bias=False), 4 * 32 * 16 * 9),
+        (nn.Conv2d(16, 32, 3, padding=1), 4 * 32 * 16 * 9 + 32),
+        (nn.Conv2d(16, 32, 3, stride=2, bias=False), 32 * 16 * 9),
+        (nn.Conv2d(16, 32, 3, dilation=2, bias=False), 32 * 16 * 9),
+        (nn.Conv2d(16, 32, 3, groups=4, bias=False), 32 * 4 * 9),
+        (nn.Conv2d(16, 32, 1, bias=False), 32 * 16),
+        (nn.Conv2d(16, 32, 5, bias=False), 32 * 16 * 25),
+        (nn.ConvTranspose2d(16, 32, 3, bias=False), 32 * 16 * 9),
+    ],
+    ids=str,
+)
+def test_a_convolution_that_winograd_computes_reads_four_elements_for_a_weight(layer, read):
+    (priced,) = price(nn.Sequential(layer), (16, 8, 8))
+    assert priced.weights == read
+    assert priced.twice.weights == 2 * read
+    assert priced.spared_as_first.weights == read - 32 * (
+        layer.bias is not None
+    )  # no gradient of a first layer's input
+
+
 def test_a_layer_may_tell_its_own_macs():
     class Sparse(nn.Module):
         """A product of which a device computes a tenth."""
