@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from time import process_time
 
-JOBS = {"Ciw": 100_000, "salabim": 20_000}
+JOBS = {"Ciw": 1_000_000, "salabim": 100_000}
 TICKS_PER_S = 2**30
 LOAD = 0.8
 CLIENTS = 100
