@@ -22,8 +22,8 @@ def mark(phase: str) -> None:
 def marked(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
     """Wrap `function` so that its first call ends the phase."""
 
-    def call(*arguments: Any) -> Any:
-        result = function(*arguments)
+    def call(*arguments: Any, **settings: Any) -> Any:
+        result = function(*arguments, **settings)
         mark(phase)
         return result
 

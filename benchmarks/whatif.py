@@ -1,11 +1,11 @@
-"""Speed of a what-if study: points per second, by recursion and through the event loop.
+"""Speed of a what-if study by recursion: points per second.
 
     python -m benchmarks.whatif [--quick] [METHOD ...]
 
-All cuts of MobileNetV1 x 5 bandwidths x 100 clients x 20 rounds (8 mini-batches of 64 samples a client and round): by
-recursion in this process where rates are constant, and so one round stands for all; by recursion in two processes where
-they follow a trace; and through the event loop in two where devices jitter as well. Seconds are those of the wall,
-without this process's imports and synthetic data; other processes have their own.
+All cuts of MobileNetV1 x 5 bandwidths x 100 clients x 20 rounds (8 mini-batches of 64 samples a client and round): in
+this process where rates are constant, and so one round stands for all; in two processes where they follow a trace, and
+where devices jitter as well. Seconds are those of the wall, without this process's imports and synthetic data; other
+processes have their own.
 
 Goals: 5 s where one round stands for all, else 60 s.
 """
@@ -27,15 +27,14 @@ class World:
 
     trace: str | None
     jitter: float
-    how: str
     processes: int
     goal_s: float
 
 
 WORLDS = {
-    "constant": World(None, 0.0, "recursion", 1, 5),
-    "varying links": World("hsdpa_bus", 0.0, "recursion", 2, 60),
-    "varying links, jitter": World("hsdpa_bus", 0.1, "event loop", 2, 60),
+    "constant": World(None, 0.0, 1, 5),
+    "varying links": World("hsdpa_bus", 0.0, 2, 60),
+    "varying links, jitter": World("hsdpa_bus", 0.1, 2, 60),
 }
 
 
@@ -62,9 +61,9 @@ def measure(method: str, name: str, clients: int, rounds: int) -> dict[str, obje
     began_s = time.perf_counter()
     found = list(evaluate(points, world.processes))
     took_s = time.perf_counter() - began_s
-    assert all(isinstance(one, TimedPoint) and one.figures["how"] == world.how for one in found)
+    assert all(isinstance(one, TimedPoint) and one.figures["how"] == "recursion" for one in found)
     row = {
-        "method": method, "world": name, "how": world.how, "processes": world.processes, "points": len(points),
+        "method": method, "world": name, "processes": world.processes, "points": len(points),
         "clients": clients, "rounds": rounds, "s": round(took_s, 2), "points/s": round(len(points) / took_s, 1),
         "goal_s": world.goal_s,
     }  # fmt: skip
