@@ -89,19 +89,17 @@ class Prices:
         """Give the operation's work and its result, which are asked of the step once for each shape."""
         if length := getattr(op.args[0], "length", 0) if op.args else 0:
             op = On(op.node, op.step, op.state.at(length), *op.args)
-        work, result = self._of_shape(op)
-        result.length = length
-        return work, result
-
-    def _of_shape(self, op: On) -> tuple[Work, Value]:
         step, shapes = op.step, self._shapes[type(op.step)]
         if shapes is None or (shape := step.shape(op.state, *op.args)) is None:
-            return _work(op), step.out(op.state, *op.args)
-        if shape not in shapes:
-            out = step.out(op.state, *op.args)
-            shapes[shape] = _work(op), out.kind, out.size_bytes, out.samples
-        work, kind, size_bytes, samples = shapes[shape]
-        return work, Value(kind, size_bytes, samples, op.args[0].step)
+            work, result = _work(op), step.out(op.state, *op.args)
+        else:
+            if shape not in shapes:
+                out = step.out(op.state, *op.args)
+                shapes[shape] = _work(op), out.kind, out.size_bytes, out.samples
+            work, kind, size_bytes, samples = shapes[shape]
+            result = Value(kind, size_bytes, samples, op.args[0].step)
+        result.length = length
+        return work, result
 
     def _samples(self, op: On) -> int:
         """Count the node's own samples in the operation, which a client has to load."""
