@@ -1,4 +1,4 @@
-"""Writes the tables of results/fidelity.md from what `cost_model.py` and `parts.py` found and from the shipped costs.
+"""Writes the tables of research/results/fidelity.md from what `cost_model.py` and `parts.py` found and from the shipped costs.
 
     python -m research.profiles.fidelity
 
@@ -13,7 +13,7 @@ import pandas as pd
 from research.profiles.ncnn_networks import HERE
 
 FOUND = Path(__file__).parent / "results"
-PAGE = FOUND.parents[1] / "results" / "fidelity.md"
+PAGE = FOUND.parents[2] / "research/results/fidelity.md"
 FAMILIES = {
     "alexnet": "AlexNet", "convnext": "ConvNeXt", "densenet": "DenseNet", "efficientnet": "EfficientNet",
     "googlenet": "GoogLeNet", "inception": "Inception", "mnasnet": "MNASNet", "mobilenet": "MobileNet-V1",
