@@ -1,4 +1,4 @@
-"""Writes the tables of research/results/fidelity.md from what `cost_model.py` and `parts.py` found and from the shipped costs.
+"""Writes the tables of research/results/fidelity.md from the shipped costs and what `cost_model.py` and `parts.py` found.
 
     python -m research.profiles.fidelity
 
