@@ -1,4 +1,4 @@
-"""Writes the tables of research/results/fidelity.md from the shipped costs and what `cost_model.py` and `parts.py` found.
+"""Writes the tables of research/results/fidelity.md from the shipped costs, `cost_model.py` and `parts.py`.
 
     python -m research.profiles.fidelity
 
