@@ -98,7 +98,7 @@ def test_a_cut_behind_an_embedding_is_not_free_for_a_device_that_trains_it_with_
     """With costs/torch: 50,257 x 768 x 19 elements at 5.6 MACs each.
 
     Measured, such an embedding's step takes 4.1 times that of a transformer block behind it, and 2.4 to 4.8 times on
-    other machines (research/profiles/results/optimisers.json); the profile prices the block too high, and says 1.9.
+    other machines (research/profiles/results/optimisers.json); the profile prices the block too high, and says 2.0.
     """
 
     def build(shape, n_labels):
@@ -109,7 +109,7 @@ def test_a_cut_behind_an_embedding_is_not_free_for_a_device_that_trains_it_with_
     embedding, block = (Replica(network.part(i, i + 1)) for i in (0, 1))
     processor = read_cost("torch").processor(1e9)
     embedding_s, block_s = (processor.seconds(priced(Train(Adam(0.1)), part, batch)) for part in (embedding, block))
-    assert embedding_s == pytest.approx(50_257 * 768 * 19 * 5.6 / 1e9, rel=1e-3)
+    assert embedding_s == pytest.approx(50_257 * 768 * 19 * 5.6 / 1e9, rel=5e-3)  # a profile has three digits
     assert 4.1 / 2.2 < embedding_s / block_s < 4.1 * 2.2
     plain = read_cost(None).processor(1e9)
     assert plain.seconds(priced(Train(Adam(0.1)), embedding, batch)) == 0

@@ -8,7 +8,7 @@ from sfl_sim.build.setup import setup_of
 from sfl_sim.errors import ScenarioError
 from sfl_sim.features.live import run
 from sfl_sim.features.live.run import BUSY, DRIVER_S, SHARE, Live, OfScenario, check_live, slowdown
-from sfl_sim.ops import SERVER
+from sfl_sim.ops import SERVER, priced
 from sfl_sim.scenario.load import parse
 
 SCENARIO = {
@@ -87,8 +87,9 @@ def emulated(scenario):
         patch.setattr(run, "RESTS_S", 0.0)
         trial = Live(machines)
         rehearsed = trial.rehearse(scenario)
-        patch.setattr(Live, "_whole_step", lambda *about: (whole_work(scenario), 1e-3))
-        trial.emulate(scenario, rehearsed)
+        with patch.context() as known:  # other tests of this module measure it
+            known.setattr(Live, "_whole_step", lambda *about: (whole_work(scenario), 1e-3))
+            trial.emulate(scenario, rehearsed)
         machines.compare_clocks()  # so that nodes have taken the orders before
         yield trial, rehearsed, agents
 
@@ -99,7 +100,7 @@ def whole_work(scenario):
 
     task = setup_of(scenario, pixels=True).method(run.CPU).task
     (whole,), batch = task.split(), next(task.data.batches(0, 1))
-    return TrainAlone(task.optimiser(1, 0)).work(whole, batch)
+    return priced(TrainAlone(task.optimiser(1, 0)), whole, batch)
 
 
 def test_a_rehearsal_measures_every_operation_and_leaves_nothing(emulated):
