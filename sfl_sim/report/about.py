@@ -70,6 +70,9 @@ def setup_in_words(settings: Sequence[Mapping[str, Any]], n_clients: Iterable[in
 def _text(settings: Mapping[str, Any], key: str) -> str:
     """The value of a key, or all values of a section, as text; empty if there is none, or none worth telling."""
     value = settings.get(key)
+    if isinstance(value, list) and value and all(isinstance(one, int | float) for one in value):
+        low, high = (f"{edge:g}" for edge in (min(value), max(value)))
+        return low if low == high else f"{low} to {high}"
     if value is not None:
         return (
             ""

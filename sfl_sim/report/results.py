@@ -71,12 +71,11 @@ def results_table(frames: Frames) -> Table:
             about.append(f"still rising +{points(gain) if is_share(frames.score) else f'{gain:.3f}'}")
         rows.append((Cell(variant.html, " · ".join(about)), seeds))
     seeds_in_words = "Medians over seeds, ± standard deviation" if frames.n_seeds > 1 else "One seed, of unknown spread"
+    best = "; the best median of each column is shaded, told apart or not" if len(rows) > 1 else ""
     target = common_target(frames)
     # First, since a narrow screen shows the first columns.
     columns = columns_for(frames) if target is None else [TIME, *columns_for(frames)]
-    return by_variant(
-        columns, rows, note=f"{seeds_in_words}; the best median of each column is shaded, told apart or not."
-    )
+    return by_variant(columns, rows, note=f"{seeds_in_words}{best}.")
 
 
 def still_rising(frames: Frames) -> dict[str, float]:

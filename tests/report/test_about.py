@@ -34,6 +34,18 @@ def test_the_line_of_setup_says_what_was_simulated_and_what_varied() -> None:
     assert said["training"] == ["15 rounds", "mini-batches of several values", "learning rate 0.05"]
 
 
+def test_numbers_of_clients_are_told_from_the_least_to_the_most() -> None:
+    compute = {"macs_per_s": [2.5e8, 495000000.00000006, 1e8]}
+    network = {"uplink_bps": [1e6, 1e6, 1e6], "downlink_bps": 1e7}
+    scenario = {
+        "name": "run",
+        "data": {"name": "digits"},
+        "clients": {"count": 3, "compute": compute, "network": network},
+    }
+    line = setup_in_words(list(settings_by_variant(scenario).values()), [3])
+    assert "clients: 3, devices 1e+08 to 4.95e+08 MAC/s, uplinks 1e+06 bit/s;" in line
+
+
 def test_of_a_scenario_that_is_not_understood_nothing_is_said() -> None:
     assert setup_in_words(list(settings_by_variant({"forgotten": 1}).values())) == ""
 

@@ -160,7 +160,7 @@ def _in_time(frames: Frames) -> list[Sentence]:
     names |= {
         variant.label: variant.html + f" ({percent(lost[variant.label], 0)} of its participants drop out)"
         for variant in frames.variants
-        if variant.label in lost
+        if variant.label in lost and lost.any()
     }
     round_s = frames.summary["simulated_s"] / frames.summary["rounds"]
     return lead(Compared("time of a round", "shortest", duration, learned=False), _by_seed(frames, round_s), names)
