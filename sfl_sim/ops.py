@@ -184,8 +184,7 @@ class Work(NamedTuple):
         by_kind: MACs by kind of layer, in the order of `KINDS`; they add up to `macs`.
         n_ops: calls of convolutions, linear maps and attention blocks, each for a whole mini-batch.
         finer: amounts in the order of `FINER`.
-        weights: elements of weights that these calls read, each for a whole mini-batch; four for each weight of a 3x3
-            convolution with stride 1 and one group, as Winograd's algorithm keeps them.
+        weights: elements that these calls read for weights, each for a whole mini-batch.
         updated: elements of weights whose gradients are computed; `priced`, all that the optimiser's step reads and
             writes for them.
         padded: MACs that convolutions would need beyond their own if the channels of each group were multiples of 16.

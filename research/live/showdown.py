@@ -158,9 +158,8 @@ def calibrate(reports: Path) -> None:
             _sfl_sim("live", str(file), "--emulate", "none", "--out", str(live), "-q")
         if not measured.exists():
             cuts = ",".join(str(cut) for cut in range(1, net.layers) if cut != net.cut)
-            batches = f"1,{net.batch}"
-            _sfl_sim("devices", "measure", str(file), "--threads", "1", "--cuts", cuts, "--batches", batches, "--out",
-                     str(measured))  # fmt: skip
+            settings = f"--threads 1 --cuts {cuts} --batches 1,{net.batch}".split()
+            _sfl_sim("devices", "measure", str(file), *settings, "--out", str(measured))
             _sfl_sim("devices", "fit", str(measured), "--cost", COSTS, "--out", str(reports / f"{name}_device.csv"))
 
 

@@ -52,10 +52,9 @@ def latencies():
 def families():
     """Give the signed errors of families."""
     found = rows("cost_model_phones_families").set_index(["family", "source"])
-    asked = [("ncnn", "macs"), ("ncnn", "phones"), ("ncnn", "ncnn"), ("onnxruntime", "macs"), ("onnxruntime", "phones"),
-             ("torch", "macs"), ("torch", "phones")]  # fmt: skip
+    asked = {"ncnn": ("macs", "phones", "ncnn"), "onnxruntime": ("macs", "phones"), "torch": ("macs", "phones")}
     for family, name in FAMILIES.items():
-        cells = (found[costs].get((family, source)) for source, costs in asked)
+        cells = (found[each].get((family, source)) for source, costs in asked.items() for each in costs)
         yield [name, *("" if error is None else f"{error:+.2f}" for error in cells)]
 
 

@@ -252,9 +252,8 @@ def test_a_convolution_that_winograd_computes_reads_four_elements_for_a_weight(l
     (priced,) = price(nn.Sequential(layer), (16, 8, 8))
     assert priced.weights == read
     assert priced.twice.weights == 2 * read
-    assert priced.spared_as_first.weights == read - 32 * (
-        layer.bias is not None
-    )  # no gradient of a first layer's input
+    bias = 0 if layer.bias is None else 32
+    assert priced.spared_as_first.weights == read - bias  # no gradient of a first layer's input
 
 
 def test_a_layer_may_tell_its_own_macs():

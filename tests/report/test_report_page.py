@@ -614,6 +614,9 @@ def test_a_timing_only_run_tells_lost_clients_beside_the_time(frames_of: FramesO
     assert "(50\u00a0% of its participants drop out) has" in sentence.text
     assert "(0\u00a0% of" in sentence.text
 
+    (nobody_lost,) = headline(replace(frames, rounds=rounds.assign(lost=0.0)))
+    assert "drop out" not in nobody_lost.text
+
 
 def repriced(frames: Frames, doubtful: str | None) -> Frames:
     """As if this run had been repriced, with another bandwidth, and one variant would have to be trained."""

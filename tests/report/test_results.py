@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from read_table import best, in_words, read
-from synthetic_run import ARRIVAL, CYCLIC, HYDRA, NEVER, retold
+from synthetic_run import ARRIVAL, CYCLIC, HYDRA, NEVER, FramesOf, World, retold
 
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.pages.learning import accuracy_against
@@ -38,6 +38,12 @@ def test_the_best_median_of_a_column_is_marked(frames: Frames) -> None:
     leader = frames.summary.groupby("variant")["accuracy"].median().idxmax()
 
     assert best(results_table(frames), "Accuracy") == [leader]
+
+
+def test_of_one_variant_alone_no_median_is_called_the_best(frames_of: FramesOf, small: World) -> None:
+    one = frames_of(replace(small, variants=small.variants[:1]))
+    several = frames_of(small)
+    assert ["best" in results_table(frames).note for frames in (one, several)] == [False, True]
 
 
 def test_a_median_comes_with_the_standard_deviation_over_seeds(frames: Frames) -> None:
