@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -137,9 +138,25 @@ def test_a_table_of_an_earlier_version_is_refused(folder):
         benchmark.load_compared(folder)
 
 
-def test_all_methods_have_their_names_in_the_figures(folder):
-    figure = benchmark.fronts(benchmark.load_compared(folder))[0][1]()
-    assert sorted(name for trace in figure.data for name in trace.text) == ["never", "quick", "splitfed_v1"]
+def test_all_methods_have_their_names_beside_the_figures_where_none_hides_another(tmp_path):
+    """Thirty variants as accurate as one another, and `quick` below them; a line ends at the height of each name."""
+    rows = table(links=(OWN_LINKS,))
+    crowd = [rows[rows["variant"] == "splitfed_v1"].assign(variant=f"variant {n}", score=0.7) for n in range(30)]
+    pd.concat([rows[rows["variant"] == "quick"], *crowd]).to_csv(tmp_path / BENCHMARK, index=False)
+    figure = benchmark.fronts(benchmark.load_compared(tmp_path))[0][1]()
+    heights = {note.text.removeprefix("<b>").removesuffix("</b>"): note.y for note in figure.layout.annotations}
+    assert set(heights) == {"quick", *(f"variant {n}" for n in range(30))}
+    assert min(heights, key=heights.get) == "quick"
+    places = sorted(heights.values())
+    px = (figure.layout.height - 90) * np.diff(places) / (places[-1] - places[0])
+    assert px.min() >= benchmark.NAME_PX
+    lines, marks = figure.data
+    assert sorted(lines.y[1::3]) == places
+    assert dict(zip(marks.text, marks.y, strict=True))["quick"] == pytest.approx(60)
+
+
+def test_a_table_without_controls_still_tells_its_target(folder):
+    assert benchmark.about_target(benchmark.load_compared(folder)).startswith("The target, 50.0\u00a0%")
 
 
 def test_methods_that_learn_the_same_count_once_in_accuracy_and_apart_in_costs(tmp_path):

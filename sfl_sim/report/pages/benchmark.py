@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup, escape
@@ -240,7 +241,10 @@ def table(benchmark: BenchmarkTable, shown: Sequence[Column]) -> Table:
 
 def panels(benchmark: BenchmarkTable, before: BenchmarkTable | None = None) -> list[Panel]:
     """List the sections of the page; `before` is the version of the table before this one."""
-    front = "Each point is a variant. Blue ones are on the Pareto front: no other is better in both."
+    front = (
+        "Each mark is a variant, at the other end of its name's line. Blue ones are on the Pareto front: no other is "
+        "better in both."
+    )
     made = [
         Panel("All methods", about_target(benchmark), tables=[table(benchmark, columns(benchmark))]),
         Panel("What it costs", front, fronts(benchmark), columns=2),
@@ -259,18 +263,22 @@ def about_target(benchmark: BenchmarkTable) -> str:
     told = [f"{name} {percent(float(benchmark.of(name)['score'].median()))}"
             for name, why in benchmark.beside.items() if why == "control"]  # fmt: skip
     target = float(benchmark.own["target"].median())
-    if not told or math.isnan(target):
+    if math.isnan(target):
         return (
             "There is no target: a centrally trained network does no better than clients at rest or weights at start."
         )
-    return f"The target, {percent(target)} in the median, lies between what is reached without the clients' training " \
-           f"and centrally: {', '.join(told)}."  # fmt: skip
+    between = "lies between what is reached without the clients' training and centrally: " + ", ".join(told)
+    return f"The target, {percent(target)} in the median, {between if told else 'has no controls beside it'}."
 
 
 LINKS = (
     "The same training, timed again. ~: what is learned depends on times or order, so that there it might learn "
     "otherwise; –: nothing is known."
 )
+
+
+NAME_PX = 13
+"""Height of a name beside a figure; a letter is less than half as wide."""
 
 
 def fronts(benchmark: BenchmarkTable) -> list[Drawing]:
@@ -289,22 +297,40 @@ def fronts(benchmark: BenchmarkTable) -> list[Drawing]:
 
 
 def against(scores: pd.Series, cost: pd.Series, title: str) -> go.Figure:
-    """Accuracy against a cost, on a logarithmic axis if costs differ by much."""
-    figure, best = figures.canvas(460), non_dominated(-scores.to_numpy(), cost.to_numpy())
-    for is_best, colour in ((False, style.MUTED), (True, style.VARIANT_COLOURS[0])):
-        own = scores[best == is_best].loc[lambda names: cost[names.index].sort_values().index]
-        is_left = cost[own.index] ** 2 < cost.min() * cost.max()  # names stay inside, off their neighbours
-        sides = [("top right", "bottom right") if left else ("top left", "bottom left") for left in is_left]
-        places = [side[(len(own) - 1 - n) % 2] for n, side in enumerate(sides)]
-        figure.add_scatter(
-            x=cost[own.index].to_numpy(), y=100 * own.to_numpy(), mode="markers+text", showlegend=False,
-            text=[str(escape(name)) for name in own.index], textposition=places,
-            textfont={"size": 11 if is_best else 9, "color": style.INK if is_best else style.MUTED},
-            marker={"color": colour, "size": 9 if is_best else 7},
-            hovertemplate="%{text}<br>%{y:.1f} %, %{x:.3~g}<extra></extra>",
+    """Accuracy against a cost, on a logarithmic axis if costs differ by much.
+
+    Names stand in the margin, in the order of accuracy, where none hides another; a thin line leads to each mark.
+    """
+    y = 100 * scores.dropna().sort_values()
+    x = cost[y.index]
+    axis = figures.wide_axis(x.min(), x.max())
+    if axis["type"] == "log":
+        edge = x.max() * 1.2
+        axis["range"] = np.log10([x.min() / 1.2, edge]).tolist()
+    else:
+        beside = 0.05 * (np.ptp(x) or x.max())
+        edge = x.max() + beside
+        axis["range"] = [x.min() - beside, edge]
+    names, heights = [str(escape(name)) for name in y.index], np.linspace(y.min(), y.max(), len(y))
+    figure = figures.canvas(max(460, 90 + NAME_PX * len(y)))
+    figure.add_scatter(
+        x=[at for each in x for at in (each, edge, None)], mode="lines", hoverinfo="skip", showlegend=False,
+        y=[at for each in zip(y, heights, strict=True) for at in (*each, None)],
+        line={"color": style.MUTED, "width": 1}, opacity=0.35,
+    )  # fmt: skip
+    is_best = non_dominated(-y.to_numpy(), x.to_numpy())
+    figure.add_scatter(
+        x=x.to_numpy(), y=y.to_numpy(), mode="markers", showlegend=False, text=names,
+        marker={"color": np.where(is_best, style.VARIANT_COLOURS[0], style.MUTED), "size": np.where(is_best, 9, 7)},
+        hovertemplate="%{text}<br>%{y:.1f} %, %{x:.3~g}<extra></extra>",
+    )  # fmt: skip
+    for name, height, best in zip(names, heights, is_best, strict=True):
+        figure.add_annotation(
+            text=f"<b>{name}</b>" if best else name, font={"size": 10, "color": style.INK if best else style.MUTED},
+            x=1, xref="paper", xanchor="left", y=height, showarrow=False,
         )  # fmt: skip
-    figure.update_xaxes(figures.wide_axis(cost.min(), cost.max()), title=title)
-    return figure.update_yaxes(title="accuracy (%)")
+    figure.update_layout(margin_r=NAME_PX / 2 * max(map(len, names)))
+    return figure.update_xaxes(axis, title=title).update_yaxes(title="accuracy (%)")
 
 
 def on_links(benchmark: BenchmarkTable, others: Sequence[str]) -> Table:
