@@ -80,6 +80,7 @@ TRAITS = {
     "gradients come down": lambda kind: kind.has("is_split", kind.Options()) and kind.sends_gradients,
     "labels go up": lambda kind: kind.has("is_split", kind.Options()) and kind.sends_labels,
     "clients upload models": lambda kind: kind.uploads_model,
+    "only averages": lambda kind: kind.only_averages,
     "exits at clients": lambda kind: kind.has_exits,
 }
 """What a method is, in the table of methods."""

@@ -255,7 +255,13 @@ def check_snapshots(scenario: Scenario, method: Method) -> None:
     name = scenario.method.name
     if scenario.servers:
         raise ScenarioError("look into one server, and cannot be taken of several", key="report.snapshots")
-    if type(method).current is Method.current:
-        able = [name for name, kind in METHODS.items() if kind.current is not Method.current]
-        raise ScenarioError(f"{name} cannot be asked within a round", key="report.snapshots", allowed=able)
+    try:
+        method.current()
+    except ScenarioError as error:
+        able = [
+            name for name, kind in METHODS.items()
+            if kind.current is not Method.current and kind.has("follows_order", kind.Options())
+        ]  # fmt: skip
+        problem = f"{name} cannot be asked within a round"
+        raise ScenarioError(problem, key="report.snapshots", allowed=able) from error
     check_rounds(scenario, "report.snapshots.rounds", wanted.rounds)

@@ -76,6 +76,13 @@ def test_usually_there_is_one_look_for_every_turn_of_a_label(order, burst, looks
     assert round.confusion["job"].unique()[:4].tolist() == looks
 
 
+@pytest.mark.parametrize("method", ["cse_fsl", "fsl_sage", "heron"])
+def test_methods_that_go_ahead_of_the_server_can_be_asked_too(method):
+    rows = [round.confusion for round in experiment(method=method, snapshots={"rounds": [2], "every": EVERY}).rounds()]
+    assert rows[0] is None
+    assert rows[1]["job"].nunique() > 1
+
+
 def test_without_training_nothing_is_known():
     assert all(round.confusion is None for round in experiment(None, snapshots={"rounds": [1]}).rounds())
 
@@ -85,6 +92,10 @@ def test_what_cannot_be_looked_into_is_one_line():
         experiment(snapshots={"rounds": [2]}, method="fedavg")
     assert refused.value.key == "report.snapshots"
     assert {"splitfed_v2", "hydra"} <= set(refused.value.allowed)
+    with pytest.raises(ScenarioError, match="mu_splitfed") as refused:
+        experiment(snapshots={"rounds": [2]}, method="mu_splitfed")
+    assert refused.value.key == "report.snapshots", "it keeps a server model for each client"
+    assert "mu_splitfed" not in refused.value.allowed
     with pytest.raises(ScenarioError) as refused:
         experiment(snapshots={"rounds": [2]}, rounds=1)
     assert refused.value.key == "report.snapshots.rounds"
