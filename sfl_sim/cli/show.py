@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -63,19 +63,18 @@ def report(
 ) -> None:
     """Write the report of stored runs again, or one page for several.
 
-    Of a folder that holds runs, a list of them with links, DIR/index.html. Of a run with attacks also its page on
-    privacy, NAME-privacy.html beside --out NAME.html. With --log or --format trace, a page is written only where --out
-    or --export asks for one.
+    Of a folder that holds runs, a list of them with links, DIR/index.html; of a benchmark's, its page from its table.
+    Of a run with attacks also its page on privacy, NAME-privacy.html beside --out NAME.html. With --log or --format
+    trace, a page is written only where --out or --export asks for one.
 
     Example: sfl-sim report reports/first reports/second --out both.html
     """
     formats = [word.strip() for text in format for word in text.split(",")]
     is_stored = show and len(runs) == 1 and not (out or export or log or format)
-    if not (export or log or format) and len(runs) == 1 and _holds_runs(runs[0]):
-        from sfl_sim.report.pages.run_list import write_run_list
-
-        listed = write_run_list(runs[0], writable(out) if out else runs[0] / "index.html")
-        _open(listed) if show else say(listed)
+    if not (export or log or format) and len(runs) == 1 and (found := _of_many_runs(runs[0])):
+        name, write = found
+        written = write(runs[0], writable(out) if out else runs[0] / name)
+        _open(written) if show else say(written)
         return
     drawn = [form for form in formats if form not in ("trace", MODELS)]
     asks_for_page = out or show or (export and (drawn or MODELS not in formats))
@@ -113,13 +112,17 @@ def report(
                 _open(page)
 
 
-def _holds_runs(folder: Path) -> bool:
-    """Return True for a folder that is no run and has runs in it."""
-    if not folder.is_dir():
-        return False
-    from sfl_sim.report.pages.run_list import stored_runs
+def _of_many_runs(folder: Path) -> tuple[str, Callable[[Path, Path], Path]] | None:
+    """Return the name of the page of a folder that is no run and has runs in it, and what writes it; else None."""
+    if not folder.is_dir() or (folder / "manifest.json").exists():
+        return None
+    from sfl_sim.report.load import BENCHMARK
+    from sfl_sim.report.pages.benchmark import write_benchmark
+    from sfl_sim.report.pages.run_list import stored_runs, write_run_list
 
-    return not (folder / "manifest.json").exists() and bool(stored_runs(folder))
+    if (folder / BENCHMARK).exists():
+        return "benchmark.html", write_benchmark
+    return ("index.html", write_run_list) if stored_runs(folder) else None
 
 
 def _write_report(runs: list[Path], page: Path, export: Path | None, formats: list[str], plotly: str) -> None:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from command import sfl_sim
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.load import BENCHMARK, BENCHMARK_BEFORE, OWN_LINKS
@@ -118,6 +119,15 @@ def test_the_page_sorts_and_can_be_opened_offline(folder):
     assert 'data-order="40.0"' in page
     assert 'data-order="Infinity"' in page
     assert '<script src="http' not in page
+
+
+def test_a_page_is_written_again_from_its_table_to_which_rows_of_another_benchmark_were_appended(folder, capsys):
+    theirs = table()[lambda rows: rows["variant"] == "quick"].assign(variant="mine")
+    pd.concat([pd.read_csv(folder / BENCHMARK), theirs]).to_csv(folder / BENCHMARK, index=False)
+    sfl_sim("report", str(folder))
+    page = folder / "benchmark.html"
+    assert capsys.readouterr().out.strip() == str(page)
+    assert "4 variants, 3 seeds" in page.read_text()
 
 
 def test_names_are_escaped(tmp_path):
