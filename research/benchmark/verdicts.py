@@ -18,7 +18,7 @@ import pandas as pd
 
 from research.trends import ALPHA, Comparison, decide, needed, p_values, paired, spread, verdict
 from sfl_sim.report.load import BENCHMARK
-from sfl_sim.report.pages.benchmark import RANKED, BenchmarkTable, load_compared, ranked_by, tuning
+from sfl_sim.report.pages.benchmark import RANKED, BenchmarkTable, load_compared, moved, ranked_by, tuning
 
 RESULTS = Path(__file__).parents[1] / "results"
 PAGE = (RESULTS / "benchmark").with_suffix(".md")
@@ -26,6 +26,8 @@ MARKED = re.compile(r"(<!-- benchmark: (\w+) of (\w+) -->\n).*?(<!-- end -->)", 
 CSE, HERON, SAGE = "cse_fsl, upload_every=5, first", "heron, upload_every=5, first", "fsl_sage, upload_every=5"
 FEDBUFF = "fedbuff, splitfed_v1"
 CSE_TEXT, HERON_TEXT = (f"{name}, aux=1, upload_every=5, first" for name in ("cse_fsl", "heron"))
+BEFORE = "_28_november"
+"""End of the names of tracks whose table is superseded by a later one."""
 GUESSING = 10.0
 """Accuracy of guessing one of ten labels, in percent."""
 UNITS = {"score": (100, "%"), "seconds_to_target": (1 / 60, "min"), "bytes_to_target": (1e-6, "MB")}
@@ -202,13 +204,26 @@ def rest_of(track: BenchmarkTable) -> Iterator[str]:
         yield f"| {name} | {paired(more).removeprefix(', paired ')} |"
 
 
+def moved_of(before: BenchmarkTable, track: BenchmarkTable) -> Iterator[str]:
+    """Lines of a table of the variants that moved between two versions of a track's table, and why."""
+    yield "| method | accuracy before | now | rank before | now | why |\n|---|---|---|---|---|---|"
+    for row in moved(before, track):
+        yield f"| {' | '.join(cell.text for cell in row)} |"
+
+
+def shipped(name: str) -> BenchmarkTable:
+    """The table of a track, as it is shipped."""
+    return load_compared(RESULTS / "data", f"benchmark_{name}.csv")
+
+
 def page(text: str) -> str:
     """Return the page with its tables written anew."""
 
     def written(marks: re.Match[str]) -> str:
-        track = load_compared(RESULTS / "data", f"benchmark_{marks[3]}.csv")
-        told = {"rows": rows_of, "rest": rest_of, "trends": lambda track: trends_of(track, TRENDS[marks[3]])}
-        lines = told[marks[2]](track)
+        name = marks[3]
+        told = {"rows": rows_of, "rest": rest_of, "moved": lambda track: moved_of(shipped(name + BEFORE), track),
+                "trends": lambda track: trends_of(track, TRENDS[name.removesuffix(BEFORE)])}  # fmt: skip
+        lines = told[marks[2]](shipped(name))
         return "\n".join([marks[1], *lines, "", marks[4]])
 
     return MARKED.sub(written, text)

@@ -155,7 +155,7 @@ def _in_time(frames: Frames) -> list[Sentence]:
         sentences += lead(compared, seconds, names, (of.label, share) if of else None)
     if goals:
         return sentences
-    # Beside whoever may lose participants stands how many it loses: what is lost is not learned.
+    # If one variant loses participants, beside each stands how many it loses: what is lost is not learned.
     lost = absence_costs(frames.rounds).groupby("variant")["lost_share"].median()
     names |= {
         variant.label: variant.html + f" ({percent(lost[variant.label], 0)} of its participants drop out)"
