@@ -194,7 +194,7 @@ def test_controls_and_superseded_rows_stand_beside_the_methods_and_have_no_rank(
     assert [row[0].text for row in shown.rows] == ["splitfed_v1", "never", "quick", "trained centrally"]
     assert [row[1].text for row in shown.rows[2:]] == ["60.0\u00a0%", "90.0\u00a0%"]
     assert shown.best[1] == "62.0\u00a0%", "a control is no candidate"
-    assert "trained centrally 90.0" in benchmark.about_target(found)
+    assert benchmark.about_target(found).endswith("In the last rounds: trained centrally 90.0\u00a0%.")
 
 
 def test_what_moved_since_the_version_before_has_its_reason(tmp_path):
@@ -214,3 +214,5 @@ def test_what_moved_since_the_version_before_has_its_reason(tmp_path):
         "late": "new",
     }
     assert "What moved" in benchmark.write_benchmark(tmp_path, tmp_path / "page.html").read_text()
+    back = {row[0].text: row[-1].text for row in benchmark.moved(*reversed(both))}
+    assert back["never"] == "before superseded: ran as another method"

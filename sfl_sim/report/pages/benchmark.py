@@ -267,8 +267,9 @@ def about_target(benchmark: BenchmarkTable) -> str:
         return (
             "There is no target: a centrally trained network does no better than clients at rest or weights at start."
         )
-    between = "lies between what is reached without the clients' training and centrally: " + ", ".join(told)
-    return f"The target, {percent(target)} in the median, {between if told else 'has no controls beside it'}."
+    between = "lies between the best rounds without the clients' training and those of one network that is trained " \
+              f"centrally. In the last rounds: {', '.join(told)}."  # fmt: skip
+    return f"The target, {percent(target)} in the median, {between if told else 'has no controls beside it.'}"
 
 
 LINKS = (
@@ -420,7 +421,7 @@ def _why_moved(name: str, before: BenchmarkTable, now: BenchmarkTable) -> str:
     if name not in now.variants:
         return now.beside.get(name, "no longer in the table")
     if name not in before.variants:
-        return "new"
+        return f"before {before.beside[name]}" if name in before.beside else "new"
     was, own = before.of(name), now.of(name)
     if tuning(was) != tuning(own):
         return f"tuned to {tuning(own)}; before to {tuning(was)}"
