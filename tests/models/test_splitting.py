@@ -101,8 +101,9 @@ def trained_in_parts(net, cut):
         sent = front.forward(x.contiguous(memory_format=torch.channels_last))
         assert tuple(sent.shape[1:]) == net.layers[cut - 1].out_shape
         outputs = back.forward(sent.detach().requires_grad_()).requires_grad_()
-        functional.cross_entropy(outputs, y).backward()
-        front.backward(back.backward(outputs.grad))
+        # `outputs.grad` would have the strides of `outputs`, the loss's gradient has others: additions in another order
+        (gradient,) = torch.autograd.grad(functional.cross_entropy(outputs, y), outputs)
+        front.backward(back.backward(gradient))
         for weights in (front, back):
             weights.flat.add_(weights.grad, alpha=-LR)
             weights.grad.zero_()
