@@ -22,6 +22,7 @@ import pandas as pd
 import yaml
 from scipy.stats import t
 
+from research.harmony.answered import RHOS, Answered
 from research.trends import MOST_SEEDS, Comparison, Table, decided, outlook, paired, seeds_to_decide, verdict
 
 ROOT = Path(__file__).parents[1]
@@ -84,13 +85,17 @@ def _comparison(pair: Any, sign: str, margin: float | None, claim: Mapping[str, 
     return Comparison(("left", differences), sign, ("right", np.zeros(len(differences))), margin)
 
 
-def _by_seed(study: str, pair: Mapping[str, str]) -> list[float]:
-    """Give the differences of a figure between two variants of a study, or of two figures, by seed."""
+def _by_seed(study: str, pair: Mapping[str, Any]) -> list[float]:
+    """Give the differences of a figure between two variants of a study, of two figures, or from a number, by seed."""
     table = pd.read_csv(DATA / f"{study.replace('/', '_')}.csv").set_index(["name", "seed"])
     of, against = pair["of"], pair.get("against", pair["of"])
-    is_share = of in IN_POINTS or of.endswith("accuracy") or of.startswith("place")
+    is_share = of in IN_POINTS or of.endswith(("accuracy", "probability")) or of.startswith("place")
     scale = TO_TARGET.get(of, 100 if is_share else 1)
-    return (scale * (table.loc[pair["more"], of] - table.loc[pair["than"], against])).tolist()
+    more, than = (
+        side if isinstance(side, float) else table.loc[side, figure]
+        for side, figure in ((pair["more"], of), (pair["than"], against))
+    )
+    return (scale * (more - than)).tolist()
 
 
 def ship(folder: Path) -> Path:
@@ -106,6 +111,12 @@ def ship(folder: Path) -> Path:
         places = labels.pivot_table("accuracy", ["variant", "seed"], "position", "median").add_prefix("place_")
         found = found.join(places, on=["name", "seed"])
         kept += list(places.columns)
+    test = yaml.safe_load((folder / "scenario.yaml").read_text(encoding="utf-8"))["data"].get("test", {})
+    if test.get("kind") == "rho_ood":  # a smaller rho is a part of the same test sets
+        for rho in RHOS:
+            told = Answered(folder).at(rho)[["accuracy", "offload_probability"]].add_prefix(f"rho_{rho}_")
+            found = found.join(told, on=["name", "seed"])
+            kept += list(told.columns)
     found.sort_values(["name", "seed"])[kept].to_csv(target, index=False, float_format="%.6g", lineterminator="\n")
     return target
 

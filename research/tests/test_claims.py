@@ -54,7 +54,6 @@ def test_claims_that_no_feasible_number_of_seeds_decides_are_folded_away_and_nam
 
 def test_what_runs_next_are_claims_without_a_verdict_on_seeds_that_nothing_has_had():
     planned = yaml.safe_load((claims.RESULTS / "next.yaml").read_text(encoding="utf-8"))
-    assert len(planned) >= 10
     for each in planned:
         named = [one for one in FOUND["papers"][each["paper"]] if one["claim"] == each["claim"]]
         claim = next(one for one in named if one.get("study", each["scenario"]) == each["scenario"])
