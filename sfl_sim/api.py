@@ -26,6 +26,7 @@ from sfl_sim.report.load import ABOUT
 from sfl_sim.report.load import load as load_run
 from sfl_sim.report.results import results_table
 from sfl_sim.report.terminal import in_plain_text, results_in_terminal
+from sfl_sim.runs.cache_key import own_sources
 from sfl_sim.runs.news import Notify, silent
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.files import scenario_file
@@ -410,6 +411,7 @@ def _study(
     scenario: str | Path | Scenario | Mapping[str, Any], overrides: Overrides, given: Mapping[str, Any] | None = None
 ) -> Study:
     forget()
+    own_sources.cache_clear()  # a module may have been reloaded since
     layer = read_overrides(overrides) | dict(given or {})
     if isinstance(scenario, str | Path):
         return load_scenario(scenario_file(os.path.expanduser(scenario)), layer)

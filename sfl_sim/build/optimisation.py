@@ -201,9 +201,10 @@ def _schedule(section: ScheduleSection, rounds: int) -> Schedule:
         rates = torch_rates(name, {option: quantity(value, option) for option, value in options.items()})
     schedule = Schedule(rates, rounds, section.warmup_rounds)
     try:
-        least = min(schedule(1.0, round) for round in (1, rounds))
+        by_round = [schedule(1.0, round) for round in range(1, rounds + 1)]
     except Exception as error:  # torch's schedulers check little, and a user's function may raise anything
         raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}", key=key, found=name) from error
-    if least < 0:
-        raise ScenarioError("gives a rate below 0", key=key, found=least)
+    for round, rate in enumerate(by_round, 1):
+        if not rate >= 0:  # NaN, too
+            raise ScenarioError("gives a rate below 0", key=key, found=f"{rate} in round {round}")
     return schedule

@@ -122,7 +122,7 @@ class Participation:
         if self.choose.is_random:
             return
         self._is_new[list(clients)] = False
-        lost = {dropout.client for dropout in self.clock.events.records.dropouts}
+        lost = {dropout.client for dropout in self.clock.events.records.dropouts if dropout.round == round}
         stayed = [client for client in clients if client not in lost]
         ended_s = np.full(len(self._took_s), nan)
         np.fmax.at(ended_s, ops["client"][ops["client"] >= 0], ops["ended_s"][ops["client"] >= 0])

@@ -51,6 +51,7 @@ class Gas(Asynchronous, survives=True):
         if task.network.every_token:
             problem = f"needs one label for each sample (data.targets: last): {self.needs_labels}"
             raise ScenarioError(problem, key="method.name", found="gas")
+        self.batch_size = task.data.common("batch_size", task.method)
         self.buffer: list[Value] = []
         """Smashed data on which part-2 has not been trained yet."""
         self.statistics = State("statistics")
@@ -110,7 +111,7 @@ class Gas(Asynchronous, survives=True):
         seen = yield on(SERVER, Observe(n_labels, weight=float(number)), self.statistics, whole)
         every_label = yield read(seen)
         draws = number > self.options.assume_start if every_label is None else bool(every_label)
-        size = (self.data.size(0), n_labels) if draws else None
+        size = (self.batch_size, n_labels) if draws else None
         step = TrainFilled(self.optimiser(self.round_number, SERVER), size, (self.task.seed, "gas", number))
         yield on(SERVER, step, self.parts[1], whole, self.statistics)
 
@@ -124,7 +125,7 @@ class Gas(Asynchronous, survives=True):
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         """Size of part-2, of a full buffer, and of the statistics."""
         part, n_labels = self.parts[0].part, self.task.network.n_labels
-        rows = len(clients) * self.data.size(0) + 2 * n_labels
+        rows = len(clients) * self.batch_size + 2 * n_labels
         return self.parts[1].size_bytes + rows * part.out_numel * part.wire_dtype.itemsize
 
     def figures(self) -> Mapping[str, float]:

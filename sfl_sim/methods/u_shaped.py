@@ -89,7 +89,8 @@ class UShaped(SplitStep, regular=True, survives=True):
         passed = yield on(SERVER, Relay(labelled=False), part2, smashed)
         passed = yield send(self.wire.coded_down(passed, [part2.part], c, round, batch.step), SERVER, c)
         gradient = yield on(c, LossAtLabels(self.optimiser(round, c), part2.part), model, passed, batch)
-        gradient = self.wire.returned(gradient, passed, part2.part, self.wire.down, c, round, batch.step)
+        # the last id: the gradient that comes back down in this step has draws of its own
+        gradient = self.wire.returned(gradient, passed, part2.part, self.wire.down, c, round, batch.step, 1)
         gradient = yield send(gradient, c, SERVER)
         gradient = yield on(SERVER, self.relay_back(round), part2, gradient)
         gradient = yield from self.wire.download(gradient, smashed, part1, c, round)

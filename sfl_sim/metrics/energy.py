@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfl_sim.store import places
+from sfl_sim.system.links import BITS_PER_BYTE
 from sfl_sim.system.power import Power
 from sfl_sim.system.presence import Presence
-
-BITS_PER_BYTE = 8
 
 Floats = NDArray[np.float64]
 

@@ -159,7 +159,8 @@ def label_ends(labels: pd.DataFrame) -> pd.DataFrame:
     late = labels[labels["round"] > last - LAST_ROUNDS].dropna(subset="accuracy")
     by = ["variant", "seed", "label", "label_name", "position"]
     ends = late.groupby(by, observed=True, sort=False, dropna=False)["accuracy"].median().reset_index()
-    return ends.assign(chance=1 / ends.groupby("variant", observed=True)["label"].transform("nunique"))
+    n_labels = labels.groupby("variant", observed=True)["label"].nunique()  # untested ones, too
+    return ends.assign(chance=1 / ends["variant"].map(n_labels).astype(float))
 
 
 def client_ends(ends: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:

@@ -19,19 +19,17 @@ def seed_all(seed: int) -> None:
 @contextmanager
 def drawing(seed: int) -> Iterator[None]:
     """Return a context in which the global generators begin with `seed`; their draws afterwards are as without it."""
-    of_cpu, of_numpy, of_python = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    before = states()
     of_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     try:
         seed_all(seed)
         yield
     finally:
-        torch.set_rng_state(of_cpu)
         if of_gpus:
             torch.cuda.set_rng_state_all(of_gpus)
         else:
             torch.cuda.manual_seed_all(torch.initial_seed())  # with which they would have begun
-        np.random.set_state(of_numpy)  # noqa: NPY002
-        random.setstate(of_python)
+        restore(before)
 
 
 States = tuple[torch.Tensor, Any, Any]
@@ -51,6 +49,13 @@ def has_drawn_since(before: States) -> bool:
     return not same
 
 
+def restore(before: States) -> None:
+    """Give the global generators the states that they had."""
+    torch.set_rng_state(before[0])
+    np.random.set_state(before[1])  # noqa: NPY002
+    random.setstate(before[2])
+
+
 @contextmanager
 def apart() -> Iterator[None]:
     """Return a context after which the global generators on the CPU are as before."""
@@ -58,6 +63,4 @@ def apart() -> Iterator[None]:
     try:
         yield
     finally:
-        torch.set_rng_state(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
-        random.setstate(before[2])
+        restore(before)

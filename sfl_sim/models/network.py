@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.models import global_draws
 from sfl_sim.models.faithful import LAST_BITS, lending_difference, unless_rounding
 from sfl_sim.models.forward_settings import ForwardSettings
-from sfl_sim.models.global_draws import drawing
 from sfl_sim.models.layers import Stretch, hand_on
 from sfl_sim.models.lora import Lora, adapt
 from sfl_sim.models.part import Part, PricedLayers, is_own
@@ -229,10 +229,10 @@ class Network:
         """True if a training pass draws random numbers, so that its result depends on the passes before it."""
         module = self._module(seed=0).train()
         x = one_sample(module, self.input_shape, self.tokens)
-        with torch.random.fork_rng(devices=[]):
-            before = torch.get_rng_state()
+        with global_draws.apart():
+            before = global_draws.states()
             module(torch.cat([x, x]))
-            return not torch.equal(before, torch.get_rng_state())
+            return global_draws.has_drawn_since(before)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -363,12 +363,12 @@ class Network:
                 return skeleton
         except Exception:  # a user's factory may read numbers, of which there are none
             pass
-        with drawing(0):
+        with global_draws.drawing(0):
             return self.build(self.input_shape, self.n_labels).to("meta")
 
     def _module(self, seed: int, fill: Fill | None = None) -> nn.Sequential:
         """Build the network, let `fill` set its weights, and draw its adapters last, on which nothing else depends."""
-        with drawing(seed):
+        with global_draws.drawing(seed):
             module = _of_type(self.build(self.input_shape, self.n_labels), self.dtype)
             if fill:
                 fill(module)
@@ -481,7 +481,7 @@ def _without_gradient(module: nn.Sequential, sample: Tensor) -> int:
     They are frozen, as torch's optimisers leave parameters without a gradient as they are.
     """
     deaf, x = 0, torch.cat([sample, sample])
-    with drawing(0), torch.enable_grad():
+    with global_draws.drawing(0), torch.enable_grad():
         for i, layer in enumerate(module.train()):
             x = x.detach().requires_grad_(i > 0)  # as samples do not
             out = layer(x.clone())  # which a layer may change in place

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import get_device_states, set_device_states
 
+from sfl_sim.models.global_draws import States, apart, restore, states
 from sfl_sim.models.on_nan import rule_in_force
 from sfl_sim.models.part import Part
 
@@ -47,7 +48,7 @@ class Weights:
         self.start: Tensor | None = None
         """Value of `flat` before the round's first step; kept by `Proximal` alone."""
         self.squared_norms: Tensor | None = None
-        """Sum over the round's steps of the gradient's squared norm, (); kept by `Measured` alone."""
+        """Sum over the round's steps of the gradient's squared norm, (); kept by `SummedNorms` alone."""
         self.statistics: BufferState | None = None
         """Value of `state` before the mini-batch; see `keep_statistics`."""
         self.product_errors: Tensor | None = None
@@ -287,20 +288,20 @@ class SavedForward:
         x: input.
         version: number of changes of the parameters before the pass.
         state: buffers before the pass.
-        draws, devices: random states before the pass, of the CPU and of other devices.
+        draws, devices: random states before the pass, of the CPU's global generators and of other devices.
     """
 
     x: Tensor
     version: int
     state: BufferState
-    draws: Tensor
+    draws: States
     devices: tuple[list[int], list[Tensor]]
 
     @classmethod
     def now(cls, weights: Weights, x: Tensor) -> SavedForward:
         """Record a pass that is about to begin."""
         devices = ([], []) if x.device.type == "cpu" else get_device_states(x)  # which takes 40 us to find none
-        return cls(x, weights.flat._version, weights.state, draws=torch.get_rng_state(), devices=devices)
+        return cls(x, weights.flat._version, weights.state, draws=states(), devices=devices)
 
     def again(self, weights: Weights) -> Tensor:
         """Compute the activations with their graph again: random draws repeat, and running statistics stay as they are.
@@ -310,8 +311,8 @@ class SavedForward:
         """
         if weights.flat._version != self.version:
             raise RuntimeError("weights have been modified by an inplace operation between forward and backward")
-        with torch.random.fork_rng(self.devices[0], device_type=self.x.device.type):
-            torch.set_rng_state(self.draws)
+        with apart(), torch.random.fork_rng(self.devices[0], device_type=self.x.device.type):
+            restore(self.draws)
             set_device_states(*self.devices)
             return weights._again(weights.leaves, self.state, self.x)
 

@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from contextlib import suppress
 from functools import cache, lru_cache
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from uuid import uuid4
@@ -103,9 +104,25 @@ def own_sources(module: str) -> dict[str, str]:
         for file in (stem.with_suffix(".py"), stem / "__init__.py"):
             name = file.relative_to(root).as_posix()
             if name not in digests and file.is_file():
-                digests[name] = hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
+                digests[name] = _source_digest(file, ".".join(file.relative_to(root).with_suffix("").parts))
                 waiting |= _with_packages(_imports(file, ".".join(file.relative_to(root).parent.parts)))
     return digests
+
+
+_loaded: dict[str, tuple[ModuleSpec, str]] = {}
+"""Digests of a user's own modules that this process has loaded, with their specs: a reload makes another one."""
+
+
+def _source_digest(file: Path, module: str) -> str:
+    """Return the digest of a source; of a module that is loaded the first one, since a later edit is not what runs."""
+    spec = getattr(sys.modules.get(module.removesuffix(".__init__")), "__spec__", None)
+    kept = _loaded.get(module)
+    if kept and kept[0] is spec:
+        return kept[1]
+    digest = hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
+    if spec is not None:
+        _loaded[module] = spec, digest
+    return digest
 
 
 def _imports(file: Path, package: str) -> set[str]:

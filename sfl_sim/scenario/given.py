@@ -1,18 +1,20 @@
 """Python objects as values of a scenario: arrays become lists, and all else a text that stands for the object.
 
-A text has a digest of the object's content, of code by its instructions, so that equal objects in another process or on
-another day are the same trial, which earlier runs may have finished.
+A text has a digest of the object's content, of code by its instructions and what they refer to, so that equal objects
+in another process or on another day are the same trial, which earlier runs may have finished.
 """
 
+import dis
 import hashlib
 import os
 import pickle
 import sys
 import sysconfig
 from collections.abc import Mapping
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from types import CodeType, FunctionType, SimpleNamespace
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -107,19 +109,39 @@ def _kept(thing: object, name: str, kind: str) -> str:
 
 
 class _Digester(pickle.Pickler):
-    """Writes an object's content for a digest: tensors by their numbers, a user's own code by its instructions."""
+    """Writes an object's content for a digest: tensors by their numbers, a user's own code by its instructions, with
+    the functions, classes and values that they refer to.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.written: dict[int, tuple[Any, int]] = {}
+        """Own code by id, with itself so that nothing else gets the id, and its number: code may refer to itself."""
 
     def reducer_override(self, thing: Any) -> Any:
         """Return what is written for a part of the object."""
         if type(thing).__module__.partition(".")[0] == "torch" and hasattr(thing, "detach"):
             return _content, (str(thing.dtype), tuple(thing.shape), thing.detach().cpu().contiguous().numpy())
-        if isinstance(thing, FunctionType) and _is_own(thing):
+        if isinstance(thing, ModuleType):
+            return _content, (thing.__name__,)
+        if isinstance(thing, staticmethod | classmethod):
+            return _content, (thing.__func__,)
+        if isinstance(thing, property):
+            return _content, (thing.fget, thing.fset)
+        if isinstance(thing, cached_property):
+            return _content, (thing.func,)
+        if not (isinstance(thing, FunctionType | type) and _is_own(thing)):
+            return NotImplemented
+        if id(thing) in self.written:
+            return _content, (self.written[id(thing)][1],)
+        self.written[id(thing)] = thing, len(self.written)
+        if isinstance(thing, FunctionType):
             cells = [cell.cell_contents for cell in thing.__closure__ or ()]
-            return _content, (_instructions(thing.__code__), thing.__defaults__, thing.__kwdefaults__, cells)
-        if isinstance(thing, type) and _is_own(thing):
-            methods = {name: each for name, each in vars(thing).items() if isinstance(each, FunctionType)}
-            return _content, (thing.__bases__, {name: _instructions(each.__code__) for name, each in methods.items()})
-        return NotImplemented
+            code = thing.__code__
+            used = {name: thing.__globals__[name] for name in _names(code) if name in thing.__globals__}
+            return _content, (_instructions(code), thing.__defaults__, thing.__kwdefaults__, cells, used)
+        own = {name: each for name, each in vars(thing).items() if isinstance(each, FunctionType) or name[:1] != "_"}
+        return _content, (thing.__bases__, own)
 
 
 def _is_own(thing: Any) -> bool:
@@ -139,6 +161,13 @@ def _content(*parts: object) -> None:
 def _instructions(code: CodeType) -> tuple[object, ...]:
     inner = tuple(_instructions(part) if isinstance(part, CodeType) else repr(part) for part in code.co_consts)
     return code.co_code, code.co_names, inner
+
+
+def _names(code: CodeType) -> list[str]:
+    """Return the global names that a function's instructions load, those of functions within it included, sorted."""
+    names = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+    inner = [_names(part) for part in code.co_consts if isinstance(part, CodeType)]
+    return sorted(names.union(*inner))
 
 
 def _digest(thing: object) -> str:

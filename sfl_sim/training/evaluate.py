@@ -138,7 +138,10 @@ def losses_of(
     prepare: Callable[[Tensor], Tensor],
     targets: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """Return the losses (N,) of samples x (N, ...) with targets y (N, ...); 0 where there is nothing to predict."""
+    """Return the losses (N,) of samples x (N, ...) with targets y (N, ...).
+
+    A loss that is not a number is 0: that of a sample with nothing to predict, and of weights that have diverged.
+    """
     part, losses = next(iter(replicas_by_name(model).values())).part, []
     with torch.inference_mode():
         for out, target, _ in _batches(model, x, y, BATCH, prepare, None, targets):

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 import torch
 from torch import Tensor
 
+from sfl_sim.models import global_draws
 from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.models.weights import Weights
 from sfl_sim.ops import On, State, Value
@@ -35,7 +36,7 @@ class Image:
         walked: digest of these calls.
         reads: numbers that flows have read.
         states, results: `storable` contents that are alive, by number; to be stored before the run goes on.
-        draws: states of the random generators, of the CPU and of all GPUs.
+        draws: states of the global generators of torch on the CPU, numpy and Python, and of all GPUs.
     """
 
     calls: int
@@ -43,7 +44,7 @@ class Image:
     reads: list[float]
     states: dict[int, Any]
     results: dict[int, Any]
-    draws: tuple[Tensor, list[Tensor]]
+    draws: tuple[global_draws.States, list[Tensor]]
 
 
 class StandIn:
@@ -135,8 +136,10 @@ class Replay:
         """Make an image of the contents that are alive now. Raises Unstorable if one of them cannot be stored."""
         states = {number: _content(state) for state, number in list(self._states.items())}
         results = {number: _strong(weak) for number, weak in list(self._results.items())}
-        draws = torch.get_rng_state(), torch.cuda.get_rng_state_all() if _draws_on_gpu() else []
-        alive = storable((states, results, draws))
+        of_torch, (name, key, *rest), of_python = global_draws.states()
+        draws = of_torch, (name, key.tolist(), *rest), of_python
+        of_gpus = torch.cuda.get_rng_state_all() if _draws_on_gpu() else []
+        alive = storable((states, results, (draws, of_gpus)))
         return Image(self._calls, self._walked.hexdigest(), list(self._reads), *alive)
 
     def remember(self, states: Iterable[State]) -> None:
@@ -188,7 +191,7 @@ class Replay:
             target.results.clear()
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise CheckpointMismatch(f"what was in memory does not fit: {error}") from error
-        torch.set_rng_state(draws)
+        global_draws.restore(draws)
         if draws_on_gpu:
             torch.cuda.set_rng_state_all(draws_on_gpu)
         return True

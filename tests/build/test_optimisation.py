@@ -231,6 +231,7 @@ def test_clients_of_one_rate_train_as_if_it_were_given_once():
         ({"schedule": "cosin"}, "train.schedule.kind", "'cosine'"),
         ({"schedule": {"kind": "step", "size": 3}}, "train.schedule", "TypeError"),
         ({"schedule": {"kind": own("halved"), "gamma": 1}}, "train.schedule.gamma", "no options"),
+        ({"schedule": {"kind": "cosine", "T_max": 1, "eta_min": -0.1}}, "train.schedule", "round 2"),
         ({"schedule": "cosine", "lr_decay": 0.9}, "train.lr_decay", "train.schedule"),
         ({"optimizer": "sdg"}, "train.optimizer", "'sgd'"),
         ({"optimizer": own("makes_nothing")}, "train.optimizer", "AttributeError"),

@@ -146,3 +146,10 @@ def test_next_tokens_are_refused_for_activations_are_drawn_by_label():
     with pytest.raises(ScenarioError) as refused:
         Gas(tokens)
     assert (refused.value.key, refused.value.found) == ("method.name", "gas")
+
+
+def test_clients_with_mini_batches_of_other_sizes_are_refused():
+    work = task(SAMPLES, batch_size=(2, 4, 4, 4))
+    with pytest.raises(ScenarioError) as refused:
+        Gas(work, GasOptions())
+    assert refused.value.key == "train.batch_size"

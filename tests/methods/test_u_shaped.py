@@ -7,8 +7,11 @@ from small_world import batch_norm_net, distance, fleet, mlp, task
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.u_shaped import UShapedOptions
+from sfl_sim.methods.wire import Wire
 from sfl_sim.store import places
 from sfl_sim.testing import simulate
+from sfl_sim.training.codecs import Int
+from sfl_sim.training.coded import CodedGradient
 
 SAMPLES = [9, 6, 8]
 ORDERS = ["fcfs", "cyclic", "cyclic_reverse", "random_job", "shortest_job", "label_aware"]
@@ -61,3 +64,16 @@ def test_a_cut_that_leaves_nothing_to_the_server_is_refused():
 def test_the_server_holds_a_part_for_each_client_unless_they_share_it():
     each, one = (run("u_shaped", UShapedOptions(server=server), device=None).method for server in ("copies", "shared"))
     assert each.server_bytes(range(3)) == 3 * one.server_bytes(range(3)) == 3 * one.part2.size_bytes
+
+
+def test_the_two_gradients_of_a_mini_batch_are_coded_with_draws_of_their_own(monkeypatch):
+    """With equal draws the noise on one would tell that on the other."""
+    drawn = []
+
+    def noted(*given):
+        drawn.append(given[-1])
+        return CodedGradient(*given)
+
+    monkeypatch.setattr("sfl_sim.methods.wire.CodedGradient", noted)
+    run("u_shaped", wire=Wire(down=Int(bits=4)))
+    assert len(set(drawn)) == len(drawn) == 2 * 2 * sum(n // 3 + (n % 3 > 0) for n in SAMPLES)

@@ -13,6 +13,7 @@ from sfl_sim.metrics.scores import (
     calibration_error,
     client_ends,
     headline,
+    label_ends,
     of_numbers,
     of_pixels,
     of_sets,
@@ -119,6 +120,12 @@ def run_of(accuracy):
     })  # fmt: skip
     labels = pd.DataFrame({"round": range(1, n + 1), "label": 0, "accuracy": accuracy})
     return rounds, labels
+
+
+def test_the_chance_counts_labels_that_no_test_sample_has():
+    labels = pd.DataFrame({"variant": "a", "seed": 0, "round": 1, "label": range(4), "label_name": list("abcd"),
+                           "position": 0, "accuracy": [0.5, 0.5, np.nan, np.nan]})  # fmt: skip
+    assert label_ends(labels)["chance"].tolist() == [0.25, 0.25]
 
 
 def test_the_headline_tells_the_last_rounds_and_the_best_one():

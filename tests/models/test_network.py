@@ -1,5 +1,7 @@
 """Networks: prices of layers, possible cuts, and equal results with every cut."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -438,3 +440,17 @@ def test_layers_that_no_gradient_reaches_are_frozen_and_their_client_gets_none(l
     stayed = [torch.equal(tensor, before[0][name]) for name, tensor in front.weights.named_tensors()]
     assert set(stayed) == {bool(n_still)}
     assert not torch.equal(dict(back.weights.named_tensors())["3.weight"], before[1]["3.weight"])
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(()), np.random.random, random.random])
+def test_a_network_that_draws_is_known_whatever_it_draws_from(draw):
+    class Drawing(nn.Module):
+        def forward(self, x):
+            draw()
+            return x
+
+    def draws(*layers):
+        return Network("n", lambda shape, n: nn.Sequential(nn.Flatten(), *layers, nn.Linear(4, n)), (1, 2, 2), 2).draws
+
+    assert draws(Drawing())
+    assert not draws()

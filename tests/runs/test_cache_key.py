@@ -2,6 +2,7 @@
 
 import sys
 import sysconfig
+from importlib import import_module, reload
 
 import pytest
 from PIL import Image
@@ -121,6 +122,19 @@ def test_it_changes_with_any_of_its_files_and_with_no_other(sources, edited):
     (sources / edited).write_text("RELU = 'Tanh'")
     own_sources.cache_clear()  # as in another process
     assert (own_sources("my_nets") == before) == (edited == "plots.py")
+
+
+def test_a_loaded_module_is_what_it_was_until_it_is_reloaded(sources, monkeypatch):
+    """What has been edited and not loaded anew is not what this process runs."""
+    monkeypatch.delitem(sys.modules, "plots", raising=False)
+    plots = import_module("plots")
+    before = own_sources("plots")
+    (sources / "plots.py").write_text("print('edited')")
+    own_sources.cache_clear()
+    assert own_sources("plots") == before
+    reload(plots)
+    own_sources.cache_clear()
+    assert own_sources("plots") != before
 
 
 def test_an_installed_package_is_one_digest_of_all_its_files(sources, monkeypatch):

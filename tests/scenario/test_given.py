@@ -78,6 +78,51 @@ def test_equal_contents_have_equal_texts_and_others_have_others():
     assert text_of(make(3)) == text_of(make(3)) != text_of(make(4))
 
 
+NOTEBOOK = """
+import numpy as np
+from functools import cached_property
+WIDTH = 16
+def helper(x): return recursive(x, 0)
+def recursive(x, depth): return x if depth else recursive(x, 1) * WIDTH
+class Mine:
+    scale = 2
+    def __init__(self, width=8): super().__init__()
+    @staticmethod
+    def half(x): return x / 2
+    @property
+    def double(self): return 2 * self.scale
+    @cached_property
+    def triple(self): return 3 * self.scale
+    def __call__(self, x): return helper(self.half(x))
+make = lambda x: Mine()(np.abs(x))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("WIDTH = 16", "WIDTH = 1600"),
+        ("scale = 2", "scale = 3"),
+        ("width=8", "width=9"),
+        ("x / 2", "x / 3"),
+        ("2 * self", "4 * self"),
+        ("3 * self", "4 * self"),
+        ("x if depth", "-x if depth"),
+        ("np.abs", "np.sign"),
+        ("", ""),
+    ],
+)
+def test_what_code_of_a_notebook_refers_to_is_part_of_its_text(before, after, monkeypatch):
+    texts = []
+    for source in (NOTEBOOK, NOTEBOOK.replace(before, after) if before else NOTEBOOK):
+        notebook = ModuleType("__main__")
+        monkeypatch.setitem(sys.modules, "__main__", notebook)
+        exec(source, vars(notebook))
+        texts.append((text_of(notebook.make), text_of(notebook.Mine())))
+    assert (texts[0][0] == texts[1][0]) == (before == after)
+    assert (texts[0][1] == texts[1][1]) == (before in ("", "np.abs"))
+
+
 def test_a_text_does_not_depend_on_the_process(monkeypatch, capsys):
     code = "from torch import nn; import torch; from sfl_sim.scenario.given import as_yaml\n"
     code += "class Mine(nn.Linear):\n    def forward(self, x): return 2 * x\n"

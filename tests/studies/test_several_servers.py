@@ -54,3 +54,14 @@ def test_what_has_one_server_refuses_several_in_a_line(tmp_path):
     snapshots = SCENARIO | {"data": trained, "report": {"snapshots": {"rounds": [1]}}, "method": "splitfed_v2"}
     with pytest.raises(ScenarioError, match=r"^report.snapshots"):
         sfl_sim.run(snapshots, out=tmp_path / "snapshots")
+
+
+def test_the_time_to_an_accuracy_is_that_with_a_points_own_servers(tmp_path):
+    one = {**SCENARIO, "report": {"target_accuracy": 0.2}}
+    run = sfl_sim.run(one, out=tmp_path / "run")
+    backbone = "servers.edge.backbone.uplink_bps"
+    asked = sfl_sim.whatif(one, {backbone: [1e5, 1e6]}, runs=[run.folder], out=tmp_path / "asked")
+    there = sfl_sim.run(one, overrides={backbone: 1e6}, out=tmp_path / "there")
+    told = asked.overlay.set_index(backbone)["time_to_accuracy_s"]
+    assert told[1e6] == pytest.approx(there.summary["time_to_accuracy_s"][0], rel=1e-12)
+    assert told[1e6] < told[1e5]

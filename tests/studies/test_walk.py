@@ -249,3 +249,16 @@ def test_the_time_in_which_nobody_is_available_belongs_to_the_rounds(method, beg
     walked = Walker(one).walk(one)
     check_against_the_run(one, walked)
     assert (walked.idle_s > 1000) == (begins_at_h == 12)
+
+
+def test_a_client_that_was_lost_once_may_be_chosen_for_its_seconds_later():
+    """Tiers by observed seconds know those of all who stayed in a round, whatever was before."""
+    tiers = {"kind": "tiers", "by": "observed", "tiers": 2}
+    one = scenario(
+        clients={"count": 12, "participation": 0.25, "overcommit": 2, "choice": tiers},
+        data={"name": "digits", "train_samples": 240},
+        method={"name": "fedavg"},
+        train={"rounds": 24, "batch_size": 5},
+    )
+    walked = Walker(one).walk(one)
+    assert [each.ended_s for each in walked.rounds] == pytest.approx([row["ended_s"] for row in in_full(one)])

@@ -1,7 +1,9 @@
 """An executor that remembers what is alive, and puts it into a run that is walked again."""
 
 import gc
+import random
 
+import numpy as np
 import pytest
 import torch
 from small_world import fleet, task
@@ -75,3 +77,15 @@ def test_a_value_that_was_made_of_another_before_either_was_used_has_its_content
     again.walk(stored(memory.image()))
     other = walk(again)
     assert again.run(On(0, Halve(), method.whole, other)) == one.content / 2 == 2.0
+
+
+def test_numpy_s_and_python_s_generators_go_on_where_they_were():
+    """Layers of a user's own may draw from them."""
+    method, memory = METHODS["splitfed_v1"](task()), Replay(Eager())
+    rounds(method, memory, [1])
+    image = stored(memory.image())
+    drawn = np.random.random(), random.random(), torch.rand(())  # noqa: NPY002
+    again = Replay(Eager())
+    again.walk(image)
+    rounds(METHODS["splitfed_v1"](task()), again, [1])
+    assert (np.random.random(), random.random(), torch.rand(())) == drawn  # noqa: NPY002

@@ -118,7 +118,7 @@ def _what_is_learned(scenario: Scenario, network: Network) -> dict[str, Any]:
 
 def _there(trained: Scenario, point: Scenario) -> Scenario:
     """Return the trained scenario in the system of a point."""
-    return trained.model_copy(update={"clients": point.clients, "server": point.server})
+    return trained.model_copy(update={"clients": point.clients, "server": point.server, "servers": point.servers})
 
 
 def _told(repriced: Repriced, target_accuracy: float | None) -> dict[str, Any]:
