@@ -19,7 +19,7 @@ from sfl_sim.report.comparison import settings_texts
 from sfl_sim.report.load import flat, load_unchanged
 from sfl_sim.runs.news import Ended, News, Notify, Reused, Warned
 from sfl_sim.scenario.load import Study, training
-from sfl_sim.store.files import as_file_name
+from sfl_sim.store.files import as_file_names
 
 Log = Callable[[str, int, Mapping[str, float]], None]
 """Takes a trial's name (its variant and seed), the number of a round, and the round's numbers by column."""
@@ -48,11 +48,12 @@ def tensorboard(folder: str, study: LoggedStudy) -> Iterator[Log]:
     """Write a folder of events for each trial below `folder`, for `tensorboard --logdir`."""
     from torch.utils.tensorboard import SummaryWriter
 
+    folders = dict(zip(study.settings, as_file_names(study.settings), strict=True))
     writers: dict[str, Any] = {}
 
     def log(name: str, round: int, numbers: Mapping[str, float]) -> None:
         if name not in writers:
-            writers[name] = SummaryWriter(str(Path(folder, as_file_name(name))))
+            writers[name] = SummaryWriter(str(Path(folder, folders[name])))
         for key, number in numbers.items():
             writers[name].add_scalar(key, number, round)
         writers[name].flush()

@@ -9,7 +9,7 @@ from synthetic_run import World, write_run
 
 import sfl_sim
 from sfl_sim.errors import ScenarioError
-from sfl_sim.studies.loggers import log_runs
+from sfl_sim.studies.loggers import LoggedStudy, log_runs, tensorboard
 
 SCENARIO = {
     "name": "ill", "data": {"name": "diabetes"}, "model": {"name": "mlp"}, "clients": {"count": 2},
@@ -68,6 +68,14 @@ def test_tensorboard_holds_a_curve_for_each_trial(logged):
     ours = results.rounds[results.rounds["variant"] == "fedavg"]
     assert [event.step for event in events.Scalars("loss")] == [1, 2]
     assert [event.value for event in events.Scalars("loss")] == pytest.approx(ours["loss"].tolist(), rel=1e-6)
+
+
+def test_tensorboard_has_a_folder_for_each_of_two_like_names(tmp_path):
+    pytest.importorskip("tensorboard")
+    with tensorboard(str(tmp_path), LoggedStudy("study", {"a/b": {}, "a_b": {}})) as log:
+        for name in ("a_b", "a/b"):
+            log(name, 1, {"loss": 0.5})
+    assert {folder.name for folder in tmp_path.iterdir()} == {"a_b", "a_b-2"}
 
 
 def test_wandb_keeps_runs_here_when_it_is_offline(logged):
