@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +44,18 @@ class LoggedStudy(NamedTuple):
 
 
 @contextmanager
+def _closed_by(close: Callable[[str], None]) -> Iterator[None]:
+    """Close a logger at the end, with the status in MLflow's words: FINISHED, FAILED, or KILLED after an interrupt."""
+    try:
+        yield
+    except BaseException as error:
+        with suppress(Exception):  # the store may be what has failed
+            close("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
+        raise
+    close("FINISHED")
+
+
+@contextmanager
 def tensorboard(folder: str, study: LoggedStudy) -> Iterator[Log]:
     """Write a folder of events for each trial below `folder`, for `tensorboard --logdir`."""
     from torch.utils.tensorboard import SummaryWriter
@@ -58,9 +70,12 @@ def tensorboard(folder: str, study: LoggedStudy) -> Iterator[Log]:
             writers[name].add_scalar(key, number, round)
         writers[name].flush()
 
-    yield log
-    for writer in writers.values():
-        writer.close()
+    def close(_: str) -> None:
+        for writer in writers.values():
+            writer.close()
+
+    with _closed_by(close):
+        yield log
 
 
 @contextmanager
@@ -76,9 +91,12 @@ def wandb(project: str, study: LoggedStudy) -> Iterator[Log]:
             runs[name] = wandb.init(project=project, group=study.name, name=name, config=config, reinit="create_new")
         runs[name].log(dict(numbers), step=round)
 
-    yield log
-    for run in runs.values():
-        run.finish()
+    def close(status: str) -> None:
+        for run in runs.values():
+            run.finish(exit_code=int(status != "FINISHED"))
+
+    with _closed_by(close):
+        yield log
 
 
 @contextmanager
@@ -110,9 +128,12 @@ def mlflow(store: str, study: LoggedStudy) -> Iterator[Log]:
         at_ms = began_ms + round(1000 * numbers["ended_s"])
         client.log_batch(runs[name], [Metric(key, value, at_ms, number) for key, value in numbers.items()])
 
-    yield log
-    for run in (parent, *runs.values()):
-        client.set_terminated(run)
+    def close(status: str) -> None:
+        for run in (parent, *runs.values()):
+            client.set_terminated(run, status)
+
+    with _closed_by(close):
+        yield log
 
 
 LOGGERS: dict[str, Callable[[str, LoggedStudy], AbstractContextManager[Log]]] = {
