@@ -100,11 +100,15 @@ def report(
 
             say(f"{log}: {plural(log_runs(runs, log), 'run')} logged")
         if "trace" in formats:
+            from sfl_sim.report.display import plural
             from sfl_sim.report.load import load_unchanged
             from sfl_sim.report.perfetto import write_trace
 
             for run in runs:
-                say(write_trace(load_unchanged(run).folder))
+                trace, n_left_out = write_trace(load_unchanged(run).folder)
+                say(trace)
+                if n_left_out:
+                    say(f"warning: {trace} leaves out the last {plural(n_left_out, 'operation')} of the run", err=True)
         if export and MODELS in formats:
             from sfl_sim.studies.kept_models import save_models
 

@@ -337,6 +337,15 @@ def test_plotly_lies_beside_a_benchmark_s_page_and_is_refused_for_a_list_of_runs
     assert not (tmp_path / "index.html").exists()
 
 
+def test_a_trace_that_leaves_operations_out_says_how_many(scenario, monkeypatch, capsys):
+    sfl_sim(scenario, "-q", "--timing-only", "--out", "run")
+    sfl_sim("report", "run", "--format", "trace")
+    assert not capsys.readouterr().err
+    monkeypatch.setattr("sfl_sim.report.perfetto.MAX_EVENTS", 50)
+    sfl_sim("report", "run", "--format", "trace")
+    assert f" {len(pd.read_parquet('run/ops.parquet')) - 50} operations" in capsys.readouterr().err
+
+
 def test_the_page_of_a_run_is_opened_by_folder_or_by_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     opened = []
