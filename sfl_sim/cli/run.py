@@ -74,8 +74,15 @@ def run(
     )
 
     def train(notify: Notify) -> Outcome:
-        with logging(study, log, notify) as notify_all:
-            return run_study(study, out, settings, notify_all)
+        outcome = None
+        try:
+            with logging(study, log, notify) as notify_all:
+                outcome = run_study(study, out, settings, notify_all)
+                outcome.ended()  # loggers are told if it was interrupted
+        except KeyboardInterrupt:
+            if outcome is None:
+                raise
+        return outcome
 
     conclude(train, "report.html", results_in_terminal, quiet=quiet)
 

@@ -73,7 +73,13 @@ def report(
     is_stored = show and len(runs) == 1 and not (out or export or log or format)
     if not (export or log or format) and len(runs) == 1 and (found := _of_many_runs(runs[0])):
         name, write = found
+        if plotly == "directory" and name == "index.html":
+            raise ScenarioError("a list of runs has no figures", key="--plotly", found=plotly)
         written = write(runs[0], writable(out) if out else runs[0] / name)
+        if plotly == "directory":
+            from sfl_sim.report.html_page import share_plotly
+
+            share_plotly(written)
         _open(written) if show else say(written)
         return
     drawn = [form for form in formats if form not in ("trace", MODELS)]
@@ -94,11 +100,15 @@ def report(
 
             say(f"{log}: {plural(log_runs(runs, log), 'run')} logged")
         if "trace" in formats:
+            from sfl_sim.report.display import plural
             from sfl_sim.report.load import load_unchanged
             from sfl_sim.report.perfetto import write_trace
 
             for run in runs:
-                say(write_trace(load_unchanged(run).folder))
+                trace, n_left_out = write_trace(load_unchanged(run).folder)
+                say(trace)
+                if n_left_out:
+                    say(f"warning: {trace} leaves out the last {plural(n_left_out, 'operation')} of the run", err=True)
         if export and MODELS in formats:
             from sfl_sim.studies.kept_models import save_models
 

@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from sfl_sim.report.pages.servers import graph_of
 from sfl_sim.report.pages.system import SAME
 from sfl_sim.report.panel import Panel
 from sfl_sim.report.results import TO_TARGET, aims, results_table
-from sfl_sim.store.files import as_file_name
+from sfl_sim.store.files import as_file_names
 
 TABLES, FIGURES, GRAPHS = ("csv", "parquet", "tex"), ("svg", "pdf", "png"), ("graphml", "json")
 """Formats: of tables, of figures, and of each variant's network as a graph (networkx's GraphML and node-link JSON)."""
@@ -96,9 +95,9 @@ def export_runs(folders: Sequence[Path], out: Path, formats: Sequence[str]) -> E
 
 def _write_graphs(frames: Frames, folder: Path, formats: Sequence[str]) -> None:
     """Write the network of every variant, first seed, into `folder`, in every format."""
-    for variant in frames.variants:
+    names = as_file_names(f"network_{variant.name}" for variant in frames.variants)  # which runs may share
+    for variant, name in zip(frames.variants, names, strict=True):
         graph = graph_of(frames, variant)
-        name = "network_" + as_file_name(variant.name)
         if "graphml" in formats:
             nx.write_graphml(graph, folder / f"{name}.graphml")
         if "json" in formats:
@@ -220,14 +219,10 @@ def draw(frames: Frames, folder: Path, formats: Sequence[str]) -> None:
 
 def drawings(shown: Sequence[Panel], targets: Sequence[str] = ()) -> Iterator[ForPaper]:
     """Every figure with a name of its own, in which no target stands."""
-    taken: set[str] = set()
-    for panel in shown:
-        width_in = DOUBLE_IN if panel.columns == 1 else SINGLE_IN
-        for heading, figure in panel.figures:
-            name = file_name(panel.title, heading, targets)
-            name = next(free for n in count(1) if (free := f"{name}-{n}" if n > 1 else name) not in taken)
-            taken.add(name)
-            yield ForPaper(name, for_paper(figure, width_in))
+    figures = [(panel, *figure) for panel in shown for figure in panel.figures]
+    names = as_file_names(file_name(panel.title, heading, targets) for panel, heading, _ in figures)
+    for (panel, _, figure), name in zip(figures, names, strict=True):
+        yield ForPaper(name, for_paper(figure, DOUBLE_IN if panel.columns == 1 else SINGLE_IN))
 
 
 def file_name(title: str, heading: str, targets: Sequence[str] = ()) -> str:

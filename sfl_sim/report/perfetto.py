@@ -18,26 +18,27 @@ from sfl_sim.metrics.critical_path import Ops, requested_after
 from sfl_sim.store import places
 
 MAX_EVENTS = 200_000
-"""Perfetto gets slow beyond; of a longer run, the operations that ended first are shown."""
+"""Perfetto gets slow beyond; of a longer run, the first operations are shown: trial after trial, as they are stored."""
 
 _ORDER = {place: rank for rank, place in enumerate((places.DEVICE, *places.LINKS, places.BACKBONE), start=1)}
 
 
-def write_trace(run: Path) -> Path:
-    """Write `trace.json.gz` from the run's ops.parquet, and give its path."""
+def write_trace(run: Path) -> tuple[Path, int]:
+    """Write `trace.json.gz` from the run's ops.parquet; give its path, and how many operations are left out of it."""
     target = run / "trace.json.gz"
-    ops = _first_ops(run / "ops.parquet")
+    stored = pq.ParquetFile(run / "ops.parquet")
+    ops = _first_ops(stored)
     with gzip.open(target, "wt", compresslevel=1) as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         file.write(",\n".join(chain(_names(ops), _slices(ops), _arrows(ops))))
         file.write("\n]}\n")
-    return target
+    return target, stored.metadata.num_rows - len(ops)
 
 
-def _first_ops(path: Path) -> pd.DataFrame:
+def _first_ops(stored: pq.ParquetFile) -> pd.DataFrame:
     """The operations that are shown, each with its process, its track, and when it begins and how long it takes."""
     batches, left = [], MAX_EVENTS
-    for batch in pq.ParquetFile(path).iter_batches(50_000):
+    for batch in stored.iter_batches(50_000):
         batches.append(batch.slice(0, left))
         left -= len(batches[-1])
         if not left:

@@ -6,9 +6,10 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
+from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,9 +22,17 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 """Errors that affect every file of the run, such as a full disk."""
 
 
-def as_file_name(text: str) -> str:
-    """Make a text, such as a variant's name, the name of a file or folder, which cannot lead to another folder."""
-    return re.sub(r"[^\w=.,-]+", "_", text).lstrip(".") or "_"
+def as_file_names(texts: Iterable[str]) -> Iterator[str]:
+    """Make texts, such as variants' names, the names of files or folders, which cannot lead to another folder.
+
+    They differ: one that was given before gets a number, `name-2`.
+    """
+    taken: set[str] = set()
+    for text in texts:
+        name = re.sub(r"[^\w=.,-]+", "_", text).lstrip(".") or "_"
+        name = next(free for n in count(1) if (free := f"{name}-{n}" if n > 1 else name) not in taken)
+        taken.add(name)
+        yield name
 
 
 def write_file(path: Path, content: bytes) -> None:

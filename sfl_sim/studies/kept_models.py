@@ -17,7 +17,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.zoo import whole_module
 from sfl_sim.scenario.load import Variant, load
-from sfl_sim.store.files import all_models_of, as_file_name, read_json, write_json
+from sfl_sim.store.files import all_models_of, as_file_names, read_json, write_json
 from sfl_sim.store.folder import check_unchanged
 from sfl_sim.training.hardware import PRECISIONS
 
@@ -189,22 +189,25 @@ def kept_model(run: Path, variant: str | None, seed: int | None, round: WhichRou
 def save_models(run: Path, out: Path) -> list[Path]:
     """Write all stored models of a run, each into a folder of its own below `out`, and return these folders.
 
+    A folder is called after variant, seed and, before the last, round.
+
     Raises ScenarioError if the run has no models, or `out` cannot be written.
     """
     files = all_models_of(run)
     if not files:
         raise ScenarioError("has no models, as it was timing-only", key="RUN", found=str(run))
-    return [_saved(kept_model(run, *trial, round), out, rounds) for trial, rounds in files.items() for round in rounds]
+    kept = [(*trial, round, max(rounds)) for trial, rounds in files.items() for round in rounds]
+    names = as_file_names(
+        f"{variant}-seed{seed}" + ("" if round == last else f"-round{round}") for variant, seed, round, last in kept
+    )
+    return [_saved(kept_model(run, *which), out / name) for (*which, _), name in zip(kept, names, strict=True)]
 
 
-def _saved(model: KeptModel, out: Path, rounds: Mapping[int, Path]) -> Path:
-    """Write a model into a folder that is called after variant, seed and, before the last, round."""
-    kept = "" if model.round == max(rounds) else f"-round{model.round}"
-    folder = out / as_file_name(f"{model.variant.name}-seed{model.scenario.seed}{kept}")
+def _saved(model: KeptModel, folder: Path) -> Path:
     try:
         model.save(folder)
     except OSError as error:
-        raise ScenarioError(f"cannot be written: {error.strerror}", key="--export", found=str(out)) from error
+        raise ScenarioError(f"cannot be written: {error.strerror}", key="--export", found=str(folder.parent)) from error
     return folder
 
 

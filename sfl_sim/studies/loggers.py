@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from sfl_sim.report.comparison import settings_texts
 from sfl_sim.report.load import flat, load_unchanged
 from sfl_sim.runs.news import Ended, News, Notify, Reused, Warned
 from sfl_sim.scenario.load import Study, training
-from sfl_sim.store.files import as_file_name
+from sfl_sim.store.files import as_file_names
 
 Log = Callable[[str, int, Mapping[str, float]], None]
 """Takes a trial's name (its variant and seed), the number of a round, and the round's numbers by column."""
@@ -44,22 +44,38 @@ class LoggedStudy(NamedTuple):
 
 
 @contextmanager
+def _closed_by(close: Callable[[str], None]) -> Iterator[None]:
+    """Close a logger at the end, with the status in MLflow's words: FINISHED, FAILED, or KILLED after an interrupt."""
+    try:
+        yield
+    except BaseException as error:
+        with suppress(Exception):  # the store may be what has failed
+            close("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
+        raise
+    close("FINISHED")
+
+
+@contextmanager
 def tensorboard(folder: str, study: LoggedStudy) -> Iterator[Log]:
     """Write a folder of events for each trial below `folder`, for `tensorboard --logdir`."""
     from torch.utils.tensorboard import SummaryWriter
 
+    folders = dict(zip(study.settings, as_file_names(study.settings), strict=True))
     writers: dict[str, Any] = {}
 
     def log(name: str, round: int, numbers: Mapping[str, float]) -> None:
         if name not in writers:
-            writers[name] = SummaryWriter(str(Path(folder, as_file_name(name))))
+            writers[name] = SummaryWriter(str(Path(folder, folders[name])))
         for key, number in numbers.items():
             writers[name].add_scalar(key, number, round)
         writers[name].flush()
 
-    yield log
-    for writer in writers.values():
-        writer.close()
+    def close(_: str) -> None:
+        for writer in writers.values():
+            writer.close()
+
+    with _closed_by(close):
+        yield log
 
 
 @contextmanager
@@ -75,9 +91,12 @@ def wandb(project: str, study: LoggedStudy) -> Iterator[Log]:
             runs[name] = wandb.init(project=project, group=study.name, name=name, config=config, reinit="create_new")
         runs[name].log(dict(numbers), step=round)
 
-    yield log
-    for run in runs.values():
-        run.finish()
+    def close(status: str) -> None:
+        for run in runs.values():
+            run.finish(exit_code=int(status != "FINISHED"))
+
+    with _closed_by(close):
+        yield log
 
 
 @contextmanager
@@ -109,9 +128,12 @@ def mlflow(store: str, study: LoggedStudy) -> Iterator[Log]:
         at_ms = began_ms + round(1000 * numbers["ended_s"])
         client.log_batch(runs[name], [Metric(key, value, at_ms, number) for key, value in numbers.items()])
 
-    yield log
-    for run in (parent, *runs.values()):
-        client.set_terminated(run)
+    def close(status: str) -> None:
+        for run in (parent, *runs.values()):
+            client.set_terminated(run, status)
+
+    with _closed_by(close):
+        yield log
 
 
 LOGGERS: dict[str, Callable[[str, LoggedStudy], AbstractContextManager[Log]]] = {

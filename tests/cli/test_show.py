@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from command import sfl_sim
+from plotly.offline import get_plotlyjs
 
 import sfl_sim as package
 from sfl_sim.build.catalogue import catalogue
@@ -318,6 +319,31 @@ def test_a_new_scenario_has_every_key_with_its_default(tmp_path, monkeypatch, ca
 def test_where_no_page_is_written_plotly_lies_nowhere(only, capsys):
     sfl_sim("report", "run", *only, "--plotly", "directory", code=2)
     assert "--plotly: " in capsys.readouterr().err
+
+
+def test_plotly_lies_beside_a_benchmark_s_page_and_is_refused_for_a_list_of_runs(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "benchmark.html"
+    monkeypatch.setattr("sfl_sim.cli.show._of_many_runs", lambda folder: (page.name, write))
+
+    def write(folder, out):
+        out.write_text(f"<script>\n{get_plotlyjs()}\n</script>")
+        return out
+
+    sfl_sim("report", tmp_path, "--plotly", "directory")
+    assert page.stat().st_size < 1e6 < (tmp_path / "plotly.min.js").stat().st_size
+    monkeypatch.setattr("sfl_sim.cli.show._of_many_runs", lambda folder: ("index.html", write))
+    sfl_sim("report", tmp_path, "--plotly", "directory", code=2)
+    assert "--plotly: " in capsys.readouterr().err
+    assert not (tmp_path / "index.html").exists()
+
+
+def test_a_trace_that_leaves_operations_out_says_how_many(scenario, monkeypatch, capsys):
+    sfl_sim(scenario, "-q", "--timing-only", "--out", "run")
+    sfl_sim("report", "run", "--format", "trace")
+    assert not capsys.readouterr().err
+    monkeypatch.setattr("sfl_sim.report.perfetto.MAX_EVENTS", 50)
+    sfl_sim("report", "run", "--format", "trace")
+    assert f" {len(pd.read_parquet('run/ops.parquet')) - 50} operations" in capsys.readouterr().err
 
 
 def test_the_page_of_a_run_is_opened_by_folder_or_by_name(tmp_path, monkeypatch, capsys):

@@ -16,7 +16,7 @@ def events(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> pd.D
     """The trace of a small run: two variants, four clients."""
     folder = tmp_path_factory.mktemp("traced")
     (folder / "ops.parquet").write_bytes((small_folder / "ops.parquet").read_bytes())
-    return read(write_trace(folder))
+    return read(write_trace(folder)[0])
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -67,7 +67,9 @@ def test_of_a_long_run_the_first_operations_are_shown_and_no_arrow_leads_out_of_
 ) -> None:
     monkeypatch.setattr(perfetto, "MAX_EVENTS", 50)
 
-    found = read(write_trace(folder))
+    trace, n_left_out = write_trace(folder)
+    found = read(trace)
 
+    assert n_left_out == len(pd.read_parquet(folder / "ops.parquet")) - 50
     assert (found["ph"] == "X").sum() == 50
     assert set(found.loc[found["ph"] == "s", "id"]) == set(found.loc[found["ph"] == "f", "id"])

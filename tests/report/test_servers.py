@@ -1,6 +1,7 @@
 """The page on several servers, its picture, and the network as a file; from a run of a scenario with tiers."""
 
 import json
+import shutil
 from pathlib import Path
 
 import networkx as nx
@@ -18,6 +19,7 @@ from sfl_sim.report.load import load
 from sfl_sim.report.pages.one_round import lanes_of_servers
 from sfl_sim.report.pages.servers import graph_of, picture, server_panels, tier_table
 from sfl_sim.store.columns import OP_DTYPE
+from sfl_sim.store.files import seal
 
 SCENARIO = {
     "data": {"name": "digits", "train_samples": 120, "test_samples": 50},
@@ -95,6 +97,17 @@ def test_the_network_is_exported_as_networkx_reads_it(folder: Path, tmp_path: Pa
     assert nx.utils.graphs_equal(nx.Graph(graph.edges), nx.Graph(also.edges))
     assert graph.edges["edge1", "fog1"]["uplink_bps"] == 1e6
     assert graph.nodes["edge1"]["jobs"] > 0
+
+
+def test_networks_of_equally_named_variants_of_two_runs_are_files_of_their_own(folder: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(folder, tmp_path / "other")
+    clients = pd.read_parquet(other / "clients.parquet")
+    clients.assign(uplink_bps=2e6).to_parquet(other / "clients.parquet")
+    seal(other, "*.parquet", "*.json", "*.yaml")
+    written = export_runs([folder, other], tmp_path / "files", ["graphml"])
+    assert written.graphs == ["network_splitfed_v1-2.graphml", "network_splitfed_v1.graphml"]
+    graph = nx.read_graphml(tmp_path / "files" / "network_splitfed_v1-2.graphml")
+    assert [edge["uplink_bps"] for *_, edge in graph.edges("client0", data=True)] == [2e6]
 
 
 def test_each_server_has_a_lane_of_its_own_in_the_gantt_chart() -> None:

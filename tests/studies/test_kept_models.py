@@ -1,6 +1,7 @@
 """Trained weights as users take them away: their own module, files for plain torch, transformers and peft."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,6 +128,16 @@ def test_models_of_rounds_after_the_last_cannot_be_kept(tmp_path):
     with pytest.raises(ScenarioError) as refused:
         sfl_sim.run(WORDS | {"report": {"keep": 5}}, out=tmp_path / "run")
     assert (refused.value.key, refused.value.found) == ("report.keep", 5)
+
+
+def test_models_of_variants_with_like_names_are_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a").mkdir()
+    for place in ("a/links.csv", "a_links.csv"):
+        Path(place).write_text("quantile,uplink_bps,downlink_bps\n0,1e6,1e6\n1,2e6,2e6\n")
+    words = WORDS | {"grid": {"clients.network.profile": ["a/links.csv", "a_links.csv"]}}
+    folders = sfl_sim.run(words, out="run").save_models("files")
+    assert {folder.name for folder in folders} == {"a_links.csv-seed0", "a_links.csv-seed0-2"}
 
 
 def test_parts_that_clients_keep_are_files_of_their_own(tmp_path):

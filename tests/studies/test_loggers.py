@@ -2,14 +2,17 @@
 
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
+import yaml
 from command import sfl_sim as command
 from synthetic_run import World, write_run
 
 import sfl_sim
 from sfl_sim.errors import ScenarioError
-from sfl_sim.studies.loggers import log_runs
+from sfl_sim.studies.launch import TrialsFailed
+from sfl_sim.studies.loggers import LoggedStudy, log_runs, tensorboard
 
 SCENARIO = {
     "name": "ill", "data": {"name": "diabetes"}, "model": {"name": "mlp"}, "clients": {"count": 2},
@@ -70,6 +73,14 @@ def test_tensorboard_holds_a_curve_for_each_trial(logged):
     assert [event.value for event in events.Scalars("loss")] == pytest.approx(ours["loss"].tolist(), rel=1e-6)
 
 
+def test_tensorboard_has_a_folder_for_each_of_two_like_names(tmp_path):
+    pytest.importorskip("tensorboard")
+    with tensorboard(str(tmp_path), LoggedStudy("study", {"a/b": {}, "a_b": {}})) as log:
+        for name in ("a_b", "a/b"):
+            log(name, 1, {"loss": 0.5})
+    assert {folder.name for folder in tmp_path.iterdir()} == {"a_b", "a_b-2"}
+
+
 def test_wandb_keeps_runs_here_when_it_is_offline(logged):
     _, place, _ = logged
     assert len(list(place.glob("wandb/offline-run-*"))) == 2
@@ -97,6 +108,55 @@ def test_a_stored_run_tells_what_it_has_told_while_it_ran(logged, tmp_path, caps
     assert stored.keys() == live.keys()
     assert stored["fedavg"].data.params == live["fedavg"].data.params
     assert live["fedavg"].data.metrics.items() <= stored["fedavg"].data.metrics.items()
+
+
+def interrupts(name, number, numbers):
+    if name == "splitfed_v2":
+        raise KeyboardInterrupt
+
+
+def fails(round, experiment):
+    if round.row["round"] == 2:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("ending", "error", "status"),
+    [({"log": [interrupts]}, KeyboardInterrupt, "KILLED"), ({"on_round_end": [fails]}, TrialsFailed, "FAILED")],
+)
+def test_loggers_are_closed_when_a_study_is_interrupted_or_fails(ending, error, status, logged, tmp_path, monkeypatch):
+    codes, closed = [], []
+    run = SimpleNamespace(log=lambda numbers, step: None, finish=lambda exit_code: codes.append(exit_code))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: run))
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.close", lambda writer: closed.append(writer.log_dir))
+    log = [f"mlflow={tmp_path}/mlruns", "wandb=sfl", f"tensorboard={tmp_path}/runs", *ending.get("log", [])]
+    with pytest.raises(error):
+        sfl_sim.run(SCENARIO, out=tmp_path / "run", fresh=True, **ending | {"log": log})
+    _, (parent,), runs = mlflow_runs(tmp_path / "mlruns", "ill")
+    assert {run.info.status for run in (parent, *runs.values())} == {status}
+    assert codes == [1] * len(closed) == [1] * len(runs) != []
+
+
+def test_mlflow_is_told_of_ctrl_c_also_after_a_trial_has_finished(logged, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "pressed", SimpleNamespace(log=interrupts))
+    (tmp_path / "ill.yaml").write_text(yaml.safe_dump(SCENARIO))
+    log = ["--log", "mlflow=mlruns", "--log", "pressed:log", "--allow-code"]
+    command("run", "ill.yaml", "--fresh", "--quiet", *log, code=130)
+    assert "--resume" in capsys.readouterr().err
+    _, (parent,), runs = mlflow_runs(tmp_path / "mlruns", "ill")
+    assert {run.info.status for run in (parent, *runs.values())} == {"KILLED"}
+
+
+def test_a_store_that_breaks_down_is_one_line(logged, tmp_path, monkeypatch):
+    def down(*_, **__):
+        raise OSError("server is down")
+
+    for told in ("log_batch", "set_terminated"):
+        monkeypatch.setattr(f"mlflow.MlflowClient.{told}", down)
+    with pytest.raises(ScenarioError) as raised:
+        log_runs([logged[0].folder], f"mlflow={tmp_path}")
+    assert raised.value.key == "--log"
 
 
 def test_trials_of_several_seeds_are_called_by_them(tmp_path):

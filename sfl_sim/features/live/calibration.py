@@ -57,8 +57,8 @@ def calibrate_live(run: Path, cost: str | None = None) -> Calibrated:
     """Fit rates of devices, links and server to a live run.
 
     A node's rate is that at which all its steps together take what they took; a link's rate and latency are fitted to
-    the sizes of its messages. Links stay the scenario's where clients share others behind them: messages do not tell
-    their rates.
+    the sizes of its messages. A client that took part in no round gets the median of the others. Links stay the
+    scenario's where clients share others behind them: messages do not tell their rates.
 
     Args:
         run: its folder.
@@ -69,7 +69,7 @@ def calibrate_live(run: Path, cost: str | None = None) -> Calibrated:
     rows, study = measured_steps(run), load(run / "scenario.yaml")
     own = study.base.clients.compute.cost
     cost = cost or own or "macs"
-    processor, n = read_cost(cost).processor(1.0), int(rows["client"].max()) + 1
+    processor, n = read_cost(cost).processor(1.0), len(read_table(run, tables("run")["clients"]))
     steps = rows[rows["macs"] > 0]
     steps = steps.assign(at_one=[processor.seconds(work_of_amounts(row)) for row in steps.to_dict("records")])
     devices = {client: _rate(steps[(steps["node"] == DEVICE) & (steps["client"] == client)]) for client in range(n)}
@@ -77,7 +77,7 @@ def calibrate_live(run: Path, cost: str | None = None) -> Calibrated:
         raise ScenarioError("tells no rate: no client computes in it", key=KEY, found=str(run))
     usual = float(np.median([rate for rate in devices.values() if rate]))
     are_alone = study.base.clients.network.shared is None
-    links = {place: [_link(rows, place, client) for client in range(n)] for place in (UPLINK, DOWNLINK) if are_alone}
+    links = {place: _links(rows, place, n) for place in (UPLINK, DOWNLINK) if are_alone}
     server = _rate(steps[steps["node"] == SERVER.role])
     layer: dict[str, Any] = {
         "clients.compute.profile": None,
@@ -104,11 +104,18 @@ def _rate(steps: pd.DataFrame) -> float | None:
     return float(steps["at_one"].sum() / steps["lasts_s"].sum()) if len(steps) else None
 
 
-def _link(rows: pd.DataFrame, place: str, client: int) -> tuple[float, float]:
-    """Fit bits per second and latency in seconds to a client's messages; without several sizes, there is no latency."""
-    sent = rows[(rows["node"] == place) & (rows["client"] == client) & (rows["size_bytes"] > 0)]
+def _links(rows: pd.DataFrame, place: str, n: int) -> list[tuple[float, float]]:
+    """Give bits per second and latency in seconds of each client; the median ones to clients without messages."""
+    sent = rows[(rows["node"] == place) & (rows["size_bytes"] > 0)]
     if sent.empty:
-        raise ScenarioError(f"client {client} has no messages on its {place}", key=KEY)
+        raise ScenarioError(f"tells no rate: no client has messages on its {place}", key=KEY)
+    known = {client: _link(messages) for client, messages in sent.groupby("client")}
+    rate, latency_s = np.median(list(known.values()), axis=0)
+    return [known.get(client, (rate, latency_s)) for client in range(n)]
+
+
+def _link(sent: pd.DataFrame) -> tuple[float, float]:
+    """Fit bits per second and latency in seconds to a client's messages; without several sizes, there is no latency."""
     by_size = sent.groupby("size_bytes")["lasts_s"].median()
     sizes = by_size.index.to_numpy(float)
     if sizes.max() < APART * sizes.min():

@@ -48,8 +48,11 @@ def rows(round=2, slower=1.0, sizes=(1_000, 100_000)):
 def written(tmp_path):
     """Writes a live run's folder with these steps."""
 
-    def write(steps, slowdown=1.0, seeds=(0,)):
-        (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(SCENARIO))
+    def write(steps, slowdown=1.0, seeds=(0,), clients=2):
+        (tmp_path / "scenario.yaml").write_text(
+            yaml.safe_dump(SCENARIO | {"clients": SCENARIO["clients"] | {"count": clients}})
+        )
+        pd.DataFrame({"client": range(clients)}).to_parquet(tmp_path / "clients.parquet")
         steps = pd.concat([pd.DataFrame(steps).assign(variant="splitfed_v2", seed=seed) for seed in seeds])
         steps.to_parquet(tmp_path / "steps.parquet")
         pd.DataFrame([{"node": "server", "slowdown": slowdown}]).to_parquet(tmp_path / "nodes.parquet")
@@ -116,6 +119,20 @@ def test_a_client_that_computes_nothing_is_as_fast_as_the_middle_one(written):
     assert calibrate_live(written(idle)).study.base.clients.compute.macs_per_s == pytest.approx([MACS_PER_S[0]] * 2)
 
 
+@pytest.mark.parametrize("idle", [0, 1, 2])
+def test_a_client_that_took_part_in_no_round_is_as_the_middle_one(idle, written):
+    active = [client for client in range(3) if client != idle]
+    found = [row | {"client": active[row["client"]]} for row in rows()]
+    base = calibrate_live(written(found, clients=3)).study.base
+    network = base.clients.network
+    for given, known in (
+        (base.clients.compute.macs_per_s, MACS_PER_S), (network.uplink_bps, UP_BPS), (network.downlink_bps, DOWN_BPS),
+    ):  # fmt: skip
+        assert given[idle] == pytest.approx(sum(known) / 2, rel=1e-5)
+        assert [given[client] for client in active] == pytest.approx(list(known), rel=1e-5)
+    assert network.latency_s == pytest.approx([LATENCY_S] * 3, rel=1e-4)
+
+
 def test_a_server_that_computes_nothing_keeps_what_the_scenario_says(written):
     alone = [row for row in rows() if row["node"] != "server"]
     server = calibrate_live(written(alone)).study.base.server
@@ -144,7 +161,7 @@ def test_another_cost_profile_prices_the_same_steps_otherwise(written):
     ("left", "word"),
     [
         (lambda row: row["node"] != UPLINK, UPLINK),
-        (lambda row: row["client"] != 0 or row["node"] != DOWNLINK, "client 0"),
+        (lambda row: row["node"] != DOWNLINK, DOWNLINK),
         (lambda row: row["node"] != DEVICE, "computes"),
     ],
 )
