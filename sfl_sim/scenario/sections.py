@@ -441,13 +441,6 @@ class TrainSection(Section):
     not finite are left out and counted."""
 
     @model_validator(mode="after")
-    def _begins_above_the_lower_bound(self) -> TrainSection:
-        if isinstance(self.lr, float) and self.lr_min > self.lr:
-            problem = "must be at most train.lr"
-            raise ScenarioError(problem, key="lr_min", found=self.lr_min, allowed=f"up to {self.lr:g}")
-        return self
-
-    @model_validator(mode="after")
     def _has_one_rule_for_its_rate(self) -> TrainSection:
         if self.schedule and self.lr_decay != 1:
             problem = "cannot be given together with train.schedule, whose kind exponential is the same rule"
