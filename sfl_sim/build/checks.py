@@ -56,12 +56,14 @@ def check_effects(variants: Sequence[Variant]) -> None:
     ignorable = {key for variant in variants for key in _ignored(variant.scenario)}
     idle: dict[tuple[str, str], tuple[Variant, ScenarioError]] = {}
     for variant in variants:
-        for key, value, why in _keys(variant.scenario, ignorable):
+        found_here = list(_keys(variant.scenario, ignorable))
+        idle_here = {key for key, _, why in found_here if why}  # one reason suffices
+        for key, value, why in found_here:
             if why:
                 found = value.model_dump() if isinstance(value, BaseModel) else value
                 error = ScenarioError(f"has no effect {why}", key=key, found=found)
                 idle.setdefault((key, repr(value)), (variant, error))
-            else:
+            elif key not in idle_here:
                 used.add((key, repr(value)))
     for named, (variant, error) in idle.items():
         if named not in used:
@@ -78,6 +80,11 @@ def _keys(scenario: Scenario, ignorable: Collection[str]) -> Iterator[tuple[str,
         value = attrgetter(key)(scenario)
         if value != attrgetter(key)(DEFAULTS):
             yield key, value, "" if has_it(kind, options) else f"with {name}: {missing}"
+    train = scenario.train
+    if train.server is not None and train.server.momentum is not None:
+        at_server = train.server.optimizer or train.optimizer
+        why = "" if at_server in ("sgd", "nag") else f"where its optimizer is {at_server}"
+        yield "train.server.momentum", train.server.momentum, why
     ignored = _ignored(scenario)
     for key in ignorable:
         if (value := value_of(scenario, key)) != value_of(DEFAULTS, key):

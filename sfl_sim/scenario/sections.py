@@ -449,8 +449,15 @@ class TrainSection(Section):
 
     @model_validator(mode="after")
     def _has_the_momentum_that_it_needs(self) -> TrainSection:
-        if self.optimizer == "nag" and not self.momentum:
-            raise ScenarioError("is what Nesterov's method is about, and must be above 0", key="momentum", found=0.0)
+        server = self.server or ServerTrain()
+        at_server = self.momentum if server.momentum is None else server.momentum
+        pairs = {
+            "momentum": (self.optimizer, self.momentum),
+            "server.momentum": (server.optimizer or self.optimizer, at_server),
+        }
+        for key, (optimizer, momentum) in pairs.items():
+            if optimizer == "nag" and not momentum:
+                raise ScenarioError("is what Nesterov's method is about, and must be above 0", key=key, found=0.0)
         return self
 
 

@@ -54,6 +54,14 @@ TURNS = {"method": "splitfed_v2", "model": {"cut": 1}}
         (method("smofi", host="fedprox", max_norm=1.0), "method.max_norm", "method.host is fedprox"),
         ({"train": {"batches": "full", "drop_last": True}}, "train.drop_last", "train.batches is full"),
         ({"train": {"optimizer": "adam", "momentum": 0.5}}, "train.momentum", "train.optimizer is adam"),
+        *(
+            ({"train": train | {"server": server | {"momentum": 0.9}}}, "train.server.momentum", why)
+            for train, server, why in [
+                ({}, {"optimizer": "adam"}, "its optimizer is adam"),
+                ({"optimizer": "adamw"}, {}, "its optimizer is adamw"),
+                ({"optimizer": "adamw"}, {"optimizer": "my:Own"}, "its optimizer is my:Own"),
+            ]
+        ),
         ({"train": {"lr_min": 0.01}}, "train.lr_min", "train.lr_decay is 1.0"),
         ({"wire": {"error_feedback": True}}, "wire.error_feedback", "wire.update is null"),
         (
@@ -154,6 +162,7 @@ def test_a_key_of_what_the_method_has_not_is_refused(name, key, value, missing):
         method("korea", p0=0.2) | {"grid": {"method.proportion": ["off", "fixed"]}},
         {"clients": {"choice": "tiers"}, "grid": {"method.name": ["fedbuff", "splitfed_v1"]}},
         {"model": {"cut": 2}, "grid": {"method.name": ["fedavg", "splitfed_v1"]}},
+        {"train": {"server": {"momentum": 0.9}}, "grid": {"train.server.optimizer": ["nag", "adam"]}},
         {"method": "fedavg", "server": {"call_s": 1.0}, "serving": {}},
         {"wire": {"up": "int8"}, "grid": {"method.name": ["fedavg", "splitfed_v1"]}},
     ],
