@@ -579,10 +579,3 @@ class Scenario(Section):
     """Requests to the trained model, for `sfl-sim serve`; no part of the training."""
     benchmark: Annotated[Benchmark | None, Concern.SHOWING] = None
     """Comparison of the variants with equal tuning, for `sfl-sim benchmark`; no part of the training."""
-
-
-KINDS = (
-    "data.partition.kind", "data.test.kind", "serving.arrivals.kind", "serving.threshold.kind", "serving.service.kind",
-    "wire.up.kind", "wire.down.kind", "wire.update.kind",
-)  # fmt: skip
-"""Keys that decide which other keys their section has."""
