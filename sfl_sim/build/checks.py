@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from sfl_sim.build.catalogue import choices
+from sfl_sim.build.catalogue import choices, of_tiers
 from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.data.loading import Dataset
 from sfl_sim.errors import ScenarioError
@@ -25,6 +25,7 @@ from sfl_sim.scenario.load import Study, Variant, value_of
 from sfl_sim.scenario.presets import client_level
 from sfl_sim.scenario.sections import MethodSection, Scenario, StationSection
 from sfl_sim.sim.orders import OF_RUNS, ORDERS
+from sfl_sim.training.schedules import SCHEDULES
 
 NeedCheck = Callable[[type[Method], MethodOptions], bool]
 
@@ -128,7 +129,7 @@ def check_unused(study: Study) -> None:
     """
     base, variants = study.base, [variant.scenario for variant in study.variants]
     with study.places.locating():
-        for key, names in choices().items():
+        for key, names in of_tiers(choices() | {"train.schedule.kind": [*SCHEDULES]}, base).items():
             name = value_of(base, key)
             if not isinstance(name, str) or name in names or re.search("[./:]", name):
                 continue
