@@ -81,6 +81,9 @@ def _keys(scenario: Scenario, ignorable: Collection[str]) -> Iterator[tuple[str,
         value = attrgetter(key)(scenario)
         if value != attrgetter(key)(DEFAULTS):
             yield key, value, "" if has_it(kind, options) else f"with {name}: {missing}"
+    if not scenario.wire.at_inference:
+        is_coded = scenario.wire.up or scenario.privacy.noise or kind.has("has_codec", options)
+        yield "wire.at_inference", False, "" if is_coded else "without wire.up and privacy.noise"
     train = scenario.train
     if train.server is not None and train.server.momentum is not None:
         at_server = train.server.optimizer or train.optimizer

@@ -66,6 +66,8 @@ TURNS = {"method": "splitfed_v2", "model": {"cut": 1}}
         ),
         ({"train": {"lr_min": 0.01}}, "train.lr_min", "train.lr_decay is 1.0"),
         ({"wire": {"error_feedback": True}}, "wire.error_feedback", "wire.update is null"),
+        ({"wire": {"at_inference": False, "down": "int8"}}, "wire.at_inference", "wire.up"),
+        (method("harmony", quantise=False) | {"wire": {"at_inference": False}}, "wire.at_inference", "privacy.noise"),
         (
             {"clients": {"availability": {"profile": "flash", "deadline_s": 9}}},
             "clients.availability.deadline_s",
@@ -164,6 +166,9 @@ def test_a_key_of_what_the_method_has_not_is_refused(name, key, value, missing):
         method("korea", p0=0.2) | {"grid": {"method.proportion": ["off", "fixed"]}},
         {"clients": {"choice": "tiers"}, "grid": {"method.name": ["fedbuff", "splitfed_v1"]}},
         {"model": {"cut": 2}, "grid": {"method.name": ["fedavg", "splitfed_v1"]}},
+        {"wire": {"at_inference": False}, "privacy": {"noise": {"sigma": 1.0}}},
+        {"wire": {"at_inference": False}, "grid": {"wire.up": ["none", "int8"]}},
+        method("harmony") | {"wire": {"at_inference": False}},  # which sends float16 by itself
         {"train": {"server": {"momentum": 0.9}}, "grid": {"train.server.optimizer": ["nag", "adam"]}},
         {"method": "fedavg", "server": {"call_s": 1.0}, "serving": {}},
         {"wire": {"up": "int8"}, "grid": {"method.name": ["fedavg", "splitfed_v1"]}},
