@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from sfl_sim.build.code_version import described
 from sfl_sim.errors import ScenarioError
@@ -34,6 +34,8 @@ NAMED = {
     "server.order": "orders",
     "servers.*.order": "orders",
     "wire.up.kind": "codecs",
+    "wire.down.kind": "codecs",
+    "wire.update.kind": "codecs",
 }
 """Scenario keys that take a name, and the kind of what they name."""
 PROFILES = {
@@ -61,7 +63,7 @@ NO_NAME = "no such name, which `sfl-sim list` shows, nor a package.module:name o
 PROBLEMS = {"model.name": "no such model", "data.name": "unknown data set"}
 """Problems of unknown names, by key, where they cannot be code of a user's own."""
 
-
+T = TypeVar("T")
 Entries = dict[str, dict[str, dict[str, Any]]]
 
 
@@ -104,6 +106,15 @@ def choices() -> dict[str, list[str]]:
     return named | {key: [MACS, *names] if PROFILES[key] == "costs" else names for key, names in profiles.items()}
 
 
+def of_tiers(table: Mapping[str, T], scenario: Scenario) -> dict[str, T]:
+    """Return a table by dotted key with the scenario's tiers of servers, each by its name, in the place of `*`."""
+    return {
+        key.replace("*", tier): value
+        for key, value in table.items()
+        for tier in (scenario.servers if "*" in key else [""])
+    }
+
+
 def method_options() -> dict[str, Schema]:
     """Return the JSON Schema of each method's options."""
     return {name: entry["options"] for name, entry in shipped()["methods"].items()}
@@ -117,7 +128,7 @@ def check_names(study: Study) -> None:
     for variant in study.variants[:: study.base.repeats]:
         scenario = variant.scenario
         with variant.places.locating():
-            for key, kind in PROFILES.items():
+            for key, kind in of_tiers(PROFILES, scenario).items():
                 if (profile := _value(scenario, key)) is not None and (kind, profile) != ("costs", MACS):
                     for name in trace_names(profile) if kind == "network/traces" else [profile]:
                         find(kind, name, key)
@@ -136,7 +147,7 @@ def check_names(study: Study) -> None:
 def _value(scenario: Scenario, key: str) -> Any:
     value: Any = scenario
     for step in key.split("."):
-        value = getattr(value, step, None)
+        value = value.get(step) if isinstance(value, dict) else getattr(value, step, None)
     return value
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from sfl_sim.build.catalogue import choices
+from sfl_sim.build.catalogue import choices, of_tiers
 from sfl_sim.build.registry import find_method, method_options
 from sfl_sim.data.loading import Dataset
 from sfl_sim.errors import ScenarioError
@@ -25,6 +25,7 @@ from sfl_sim.scenario.load import Study, Variant, value_of
 from sfl_sim.scenario.presets import client_level
 from sfl_sim.scenario.sections import MethodSection, Scenario, StationSection
 from sfl_sim.sim.orders import OF_RUNS, ORDERS
+from sfl_sim.training.schedules import SCHEDULES
 
 NeedCheck = Callable[[type[Method], MethodOptions], bool]
 
@@ -56,12 +57,14 @@ def check_effects(variants: Sequence[Variant]) -> None:
     ignorable = {key for variant in variants for key in _ignored(variant.scenario)}
     idle: dict[tuple[str, str], tuple[Variant, ScenarioError]] = {}
     for variant in variants:
-        for key, value, why in _keys(variant.scenario, ignorable):
+        found_here = list(_keys(variant.scenario, ignorable))
+        idle_here = {key for key, _, why in found_here if why}  # one reason suffices
+        for key, value, why in found_here:
             if why:
                 found = value.model_dump() if isinstance(value, BaseModel) else value
                 error = ScenarioError(f"has no effect {why}", key=key, found=found)
                 idle.setdefault((key, repr(value)), (variant, error))
-            else:
+            elif key not in idle_here:
                 used.add((key, repr(value)))
     for named, (variant, error) in idle.items():
         if named not in used:
@@ -78,6 +81,14 @@ def _keys(scenario: Scenario, ignorable: Collection[str]) -> Iterator[tuple[str,
         value = attrgetter(key)(scenario)
         if value != attrgetter(key)(DEFAULTS):
             yield key, value, "" if has_it(kind, options) else f"with {name}: {missing}"
+    if not scenario.wire.at_inference:
+        is_coded = scenario.wire.up or scenario.privacy.noise or kind.has("has_codec", options)
+        yield "wire.at_inference", False, "" if is_coded else "without wire.up and privacy.noise"
+    train = scenario.train
+    if train.server is not None and train.server.momentum is not None:
+        at_server = train.server.optimizer or train.optimizer
+        why = "" if at_server in ("sgd", "nag") else f"where its optimizer is {at_server}"
+        yield "train.server.momentum", train.server.momentum, why
     ignored = _ignored(scenario)
     for key in ignorable:
         if (value := value_of(scenario, key)) != value_of(DEFAULTS, key):
@@ -121,7 +132,7 @@ def check_unused(study: Study) -> None:
     """
     base, variants = study.base, [variant.scenario for variant in study.variants]
     with study.places.locating():
-        for key, names in choices().items():
+        for key, names in of_tiers(choices() | {"train.schedule.kind": [*SCHEDULES]}, base).items():
             name = value_of(base, key)
             if not isinstance(name, str) or name in names or re.search("[./:]", name):
                 continue

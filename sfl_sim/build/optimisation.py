@@ -123,6 +123,10 @@ def optimisation(train: TrainSection, fleet: Fleet) -> dict[str, Any]:
         of_server.setdefault("lr", None)
     if train.server is not None and not of_server:
         raise ScenarioError("says nothing that is different", key="train.server", found={})
+    least = min(filter(None, [*(rates if isinstance(rates, list) else [rates]), of_server.get("lr")]))
+    if train.lr_min > least:
+        problem = "must be at most the least rate of train.lr and train.server.lr"
+        raise ScenarioError(problem, key="train.lr_min", found=train.lr_min, allowed=f"up to {least:g}")
     return {
         "lr": rates[0] if isinstance(rates, list) else rates,
         "client_lr": rates if isinstance(rates, list) else (),

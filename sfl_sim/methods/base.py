@@ -273,6 +273,8 @@ class Method(ABC):
     """False if clients train part-1 by forward passes alone, so that they keep nothing of a mini-batch but outputs."""
     sends_gradients: ClassVar[bool] = True
     """True if the gradient at the cut comes down to clients; a method with a loss of the clients' own needs none."""
+    has_codec: bool = False
+    """True if what crosses the cut is coded even without `wire.up`."""
     sends_labels: ClassVar[bool] = True
     """True if the labels of a mini-batch travel with what crosses the cut."""
     uploads_model: ClassVar[bool] = True

@@ -11,7 +11,7 @@ features z+ and z++ of both, d for the client's depth, k for the drawn depth K, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Annotated, Literal
@@ -23,7 +23,7 @@ from torch.nn.functional import normalize
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods.base import Task
+from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.exit_method import ExitMethod, ExitOptions, TrainedExits
 from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.part import Part
@@ -71,6 +71,11 @@ class Harmony(ExitMethod, survives=True):
     examples = (HarmonyOptions(inner_steps=1), HarmonyOptions(inner_steps=1, quantise=False, head="logits"))
     neutral = HarmonyOptions(gamma_loss=0.0, inner_steps=0, csa_weight=0.0, quantise=False)
     sends_labels = False
+
+    @classmethod
+    def traits(cls, options: MethodOptions) -> Mapping[str, bool]:
+        """Return whether features travel as float16."""
+        return {"has_codec": isinstance(options, HarmonyOptions) and options.quantise}
 
     def __init__(self, task: Task, options: HarmonyOptions | None = None) -> None:
         options = options or HarmonyOptions()

@@ -6,9 +6,9 @@ have the same operations if they differ only in keys of the system. Callers name
 
 from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_origin
 
-from sfl_sim.scenario.fields import Concern, Decided, Section, of_any_tier
+from sfl_sim.scenario.fields import Concern, Decided, Section, of_any_tier, sections_in
 from sfl_sim.scenario.sections import ClientCuts, Scenario
 
 F = TypeVar("F", bound=Enum)
@@ -79,17 +79,10 @@ def _annotated(fact: type[F], section: type[Section], prefix: str = "") -> Itera
     """Yield the dotted key of every field of a section, and of those within it, whose annotation names such a fact."""
     for name, field in section.model_fields.items():
         yield from ((f"{prefix}{name}", note) for note in field.metadata if isinstance(note, fact))
-        for inner in _sections_in(field.annotation):
+        for inner in sections_in(field.annotation):
             yield from _annotated(
                 fact, inner, f"{prefix}{name}.*." if get_origin(field.annotation) is dict else f"{prefix}{name}."
             )
-
-
-def _sections_in(annotation: Any) -> Iterator[type[Section]]:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _sections_in(part)
 
 
 CONCERNS: Mapping[str, Concern] = {"": Concern.LEARNING, **dict(_annotated(Concern, Scenario))}

@@ -268,7 +268,7 @@ class Section(BaseModel):
         """Return the class of the section that holds the dotted `key`, this one where it is unknown."""
         step, _, rest = key.partition(".")
         field = cls.model_fields.get(step)
-        sections = [*_sections(field.annotation)] if field and rest else []
+        sections = [*sections_in(field.annotation)] if field and rest else []
         rest = rest if not field or get_origin(field.annotation) is not dict else rest.partition(".")[2]
         return next((section.of_key(rest) for section in sections), cls)
 
@@ -278,12 +278,12 @@ def _all_of(keys: Iterable[str]) -> str:
     return " and ".join(key if "_" in key else f"a {key}" for key in keys)
 
 
-def _sections(annotation: Any) -> Iterator[type[Section]]:
+def sections_in(annotation: Any) -> Iterator[type[Section]]:
     """Generate the classes of sections that an annotation names."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation
     for part in get_args(annotation):
-        yield from _sections(part)
+        yield from sections_in(part)
 
 
 class Bare(Section):

@@ -10,7 +10,7 @@ from typing import Any
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.own_code import object_name
-from sfl_sim.scenario.sections import KINDS, Scenario
+from sfl_sim.scenario.sections import Scenario
 
 Grid = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
@@ -127,11 +127,13 @@ def set_keys(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, A
         if clash:
             raise ScenarioError(f"cannot be set together with {clash}", key=key)
         home = _home(result, key)
-        if key in KINDS and home.get("kind", value) != value:
-            home.clear()
-        if value is not None:
-            for excluded in Scenario.of_key(key).excluded_by(_steps(key)[-1]):
-                home.pop(excluded, None)
+        section, last = Scenario.of_key(key), _steps(key)[-1]
+        excluded = section.excluded_by(last) if value is not None else set()
+        if last == "kind" in section.model_fields and home.get("kind", value) != value:
+            takes_options = section.model_config["extra"] == "allow"  # its fields are those that all kinds have
+            excluded = set(home).difference(section.model_fields if takes_options else ())
+        for other in excluded:
+            home.pop(other, None)
     for key, value in layer.items():
         _home(result, key)[_steps(key)[-1]] = value
     return result

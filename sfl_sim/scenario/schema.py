@@ -73,7 +73,8 @@ def _offer(node: Schema, known: Sequence[str]) -> None:
     """Make `node` accept the known names, and other text only if it is a path."""
     others = node.pop("anyOf", None) or [{kind: node.pop(kind) for kind in ("type", "$ref") if kind in node}]
     paths = [{**other, "pattern": "[.:/]"} if other.get("type") == "string" else other for other in others]
-    node["anyOf"] = [{"enum": list(known)}, *paths]
+    names = {"enum": list(known)}
+    node["anyOf"] = [names, *(other for other in paths if other != names)]  # sections alike share their nodes
 
 
 def _add_options(schema: Schema, method: str, options: Schema) -> None:

@@ -441,13 +441,6 @@ class TrainSection(Section):
     not finite are left out and counted."""
 
     @model_validator(mode="after")
-    def _begins_above_the_lower_bound(self) -> TrainSection:
-        if isinstance(self.lr, float) and self.lr_min > self.lr:
-            problem = "must be at most train.lr"
-            raise ScenarioError(problem, key="lr_min", found=self.lr_min, allowed=f"up to {self.lr:g}")
-        return self
-
-    @model_validator(mode="after")
     def _has_one_rule_for_its_rate(self) -> TrainSection:
         if self.schedule and self.lr_decay != 1:
             problem = "cannot be given together with train.schedule, whose kind exponential is the same rule"
@@ -456,8 +449,15 @@ class TrainSection(Section):
 
     @model_validator(mode="after")
     def _has_the_momentum_that_it_needs(self) -> TrainSection:
-        if self.optimizer == "nag" and not self.momentum:
-            raise ScenarioError("is what Nesterov's method is about, and must be above 0", key="momentum", found=0.0)
+        server = self.server or ServerTrain()
+        at_server = self.momentum if server.momentum is None else server.momentum
+        pairs = {
+            "momentum": (self.optimizer, self.momentum),
+            "server.momentum": (server.optimizer or self.optimizer, at_server),
+        }
+        for key, (optimizer, momentum) in pairs.items():
+            if optimizer == "nag" and not momentum:
+                raise ScenarioError("is what Nesterov's method is about, and must be above 0", key=key, found=0.0)
         return self
 
 
@@ -579,10 +579,3 @@ class Scenario(Section):
     """Requests to the trained model, for `sfl-sim serve`; no part of the training."""
     benchmark: Annotated[Benchmark | None, Concern.SHOWING] = None
     """Comparison of the variants with equal tuning, for `sfl-sim benchmark`; no part of the training."""
-
-
-KINDS = (
-    "data.partition.kind", "data.test.kind", "serving.arrivals.kind", "serving.threshold.kind", "serving.service.kind",
-    "wire.up.kind", "wire.down.kind", "wire.update.kind",
-)  # fmt: skip
-"""Keys that decide which other keys their section has."""

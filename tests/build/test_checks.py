@@ -1,12 +1,14 @@
 """Keys without effect: refused, unless other variants of the study use them."""
 
 import pytest
+from refusals import refused
 
-from sfl_sim.build.checks import check_effects
+from sfl_sim.build.checks import check_effects, check_unused
 from sfl_sim.build.registry import find_method
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.scenario.fields import OnlyWith, conditional
+from sfl_sim.scenario.grid import set_keys
 from sfl_sim.scenario.load import load, parse
 
 
@@ -54,8 +56,18 @@ TURNS = {"method": "splitfed_v2", "model": {"cut": 1}}
         (method("smofi", host="fedprox", max_norm=1.0), "method.max_norm", "method.host is fedprox"),
         ({"train": {"batches": "full", "drop_last": True}}, "train.drop_last", "train.batches is full"),
         ({"train": {"optimizer": "adam", "momentum": 0.5}}, "train.momentum", "train.optimizer is adam"),
+        *(
+            ({"train": train | {"server": server | {"momentum": 0.9}}}, "train.server.momentum", why)
+            for train, server, why in [
+                ({}, {"optimizer": "adam"}, "its optimizer is adam"),
+                ({"optimizer": "adamw"}, {}, "its optimizer is adamw"),
+                ({"optimizer": "adamw"}, {"optimizer": "my:Own"}, "its optimizer is my:Own"),
+            ]
+        ),
         ({"train": {"lr_min": 0.01}}, "train.lr_min", "train.lr_decay is 1.0"),
         ({"wire": {"error_feedback": True}}, "wire.error_feedback", "wire.update is null"),
+        ({"wire": {"at_inference": False, "down": "int8"}}, "wire.at_inference", "wire.up"),
+        (method("harmony", quantise=False) | {"wire": {"at_inference": False}}, "wire.at_inference", "privacy.noise"),
         (
             {"clients": {"availability": {"profile": "flash", "deadline_s": 9}}},
             "clients.availability.deadline_s",
@@ -100,8 +112,8 @@ TURNS = {"method": "splitfed_v2", "model": {"cut": 1}}
     ],
 )
 def test_a_key_that_another_switches_off_is_refused(values, key, why):
-    refused, line = refusal(values)
-    assert refused == key
+    named, line = refusal(values)
+    assert named == key
     assert why in line
 
 
@@ -132,8 +144,8 @@ def test_a_key_that_another_switches_off_is_refused(values, key, why):
     ],
 )
 def test_a_key_of_what_the_method_has_not_is_refused(name, key, value, missing):
-    refused, line = refusal({"method": name}, {key: value})
-    assert refused == key
+    named, line = refusal({"method": name}, {key: value})
+    assert named == key
     assert {name, missing} <= set(line.replace(":", "").split())
 
 
@@ -154,6 +166,10 @@ def test_a_key_of_what_the_method_has_not_is_refused(name, key, value, missing):
         method("korea", p0=0.2) | {"grid": {"method.proportion": ["off", "fixed"]}},
         {"clients": {"choice": "tiers"}, "grid": {"method.name": ["fedbuff", "splitfed_v1"]}},
         {"model": {"cut": 2}, "grid": {"method.name": ["fedavg", "splitfed_v1"]}},
+        {"wire": {"at_inference": False}, "privacy": {"noise": {"sigma": 1.0}}},
+        {"wire": {"at_inference": False}, "grid": {"wire.up": ["none", "int8"]}},
+        method("harmony") | {"wire": {"at_inference": False}},  # which sends float16 by itself
+        {"train": {"server": {"momentum": 0.9}}, "grid": {"train.server.optimizer": ["nag", "adam"]}},
         {"method": "fedavg", "server": {"call_s": 1.0}, "serving": {}},
         {"wire": {"up": "int8"}, "grid": {"method.name": ["fedavg", "splitfed_v1"]}},
     ],
@@ -176,9 +192,26 @@ def test_a_value_that_has_an_effect_nowhere_is_refused(grid):
 def test_the_line_of_the_file_is_named(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("method:\n  name: fedasync\n  b: 2.0\n")
-    with pytest.raises(ScenarioError) as refused:
+    with refused("method.b", file=str(path), line=3):
         check_effects(load(path).variants)
-    assert (refused.value.file, refused.value.line) == (str(path), 3)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("wire.up.kind", "topkk"),
+        ("wire.down.kind", "topkk"),
+        ("wire.update.kind", "topkk"),
+        ("train.schedule.kind", "cosin"),
+        ("servers.edge.order", "cyclik"),
+        ("servers.edge.cost", "phons"),
+    ],
+)
+def test_a_misspelt_name_that_the_grid_replaces_is_found(key, name):
+    others = {"order": ["fcfs", "cyclic"], "cost": ["phones", "torch"], "kind": ["fp16", "bf16"]}
+    values = set_keys({"servers": {"edge": {"count": 2}}}, {key: name})
+    with refused(key, found=name):
+        check_unused(parse(values | {"grid": {key: others[key.rpartition(".")[2]]}}))
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -40,6 +40,9 @@ MISTAKES = [
     "wire.update={kind: topk, keeps: 0.1}",
     "clients.compute=ai_bench",
     "clients.network.trace=hsdpa_boat",
+    "servers.edge={count: 2, cost: phons}",
+    "servers.edge={count: 2, backbone: mobiprf}",
+    "servers.edge={count: 2, outages: {profile: flsh}}",
 ]
 
 

@@ -163,6 +163,33 @@ def test_another_kind_of_partition_starts_afresh_and_the_same_kind_does_not():
 
 
 @pytest.mark.parametrize(
+    ("section", "options", "kind"),
+    [
+        ("clients.choice", {"kind": "oort", "penalty": 2.0}, "tiers"),
+        ("train.schedule", {"kind": "cosine", "T_max": 7}, "exponential"),
+        ("wire.down", {"kind": "topk", "keep": 0.1}, "fp16"),
+        ("wire.up.inner", {"kind": "topk", "keep": 0.1}, "fp16"),
+        ("serving.threshold", {"kind": "fixed", "value": 0.5}, "oracle"),
+    ],
+)
+def test_another_kind_of_any_section_starts_afresh(section, options, kind):
+    base = set_keys({}, {section: options})
+    assert set_keys(base, {f"{section}.kind": kind}) == set_keys({}, {section: {"kind": kind}})
+    assert set_keys(base, {f"{section}.kind": options["kind"]}) == base
+
+
+def test_another_kind_of_schedule_keeps_the_warm_up_which_all_kinds_have():
+    base = {"train": {"schedule": {"kind": "cosine", "T_max": 7, "warmup_rounds": 2}}}
+    changed = set_keys(base, {"train.schedule.kind": "exponential"})
+    assert changed == {"train": {"schedule": {"kind": "exponential", "warmup_rounds": 2}}}
+
+
+def test_a_kind_among_a_methods_options_is_one_of_them():
+    base = {"method": {"plan": {"kind": "a", "steps": 4}}}
+    assert set_keys(base, {"method.plan.kind": "b"}) == {"method": {"plan": {"kind": "b", "steps": 4}}}
+
+
+@pytest.mark.parametrize(
     ("base", "layer", "key"),
     [
         ({"a": {"b": 3}}, {"a": 1, "a.b": 2}, "a"),

@@ -89,10 +89,6 @@ def said(values):
             "data.test.rho: must be a number of at least 0 and at most 1,000,000 (found 1e+30)",
         ),
         (
-            {"train": {"lr": 0.01, "lr_min": 0.05}},
-            "train.lr_min: must be at most train.lr (found 0.05; allowed: up to 0.01)",
-        ),
-        (
             {"train": {"rounds": 10**9}},
             "train.rounds: must be a whole number of at least 1 and at most 10,000,000 (found 1000000000)",
         ),

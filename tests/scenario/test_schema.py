@@ -58,6 +58,13 @@ def test_known_names_are_offered_and_paths_stay_allowed():
     assert "anyOf" not in section(json_schema(), "method")["name"]
 
 
+def test_names_that_sections_alike_share_are_offered_once():
+    schema = json_schema(names={f"wire.{way}.kind": ["fp16"] for way in ("up", "down", "update")})
+    codec = members(section(schema, "wire")["down"], schema)[1]["properties"]
+
+    assert codec["kind"]["anyOf"] == [{"enum": ["fp16"]}, {"type": "string", "pattern": "[.:/]"}]
+
+
 def test_options_of_the_methods_become_keys_of_the_method():
     groups = {"type": "integer", "description": "Heads."}
     schema = json_schema({"hydra": {"properties": {"groups": groups}}, "smofi": {"properties": {"beta": {}}}})

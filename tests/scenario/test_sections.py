@@ -96,6 +96,32 @@ def test_a_key_that_a_grid_sets_excludes_its_alternatives(key, excluded):
     assert Scenario.of_key(key).excluded_by(key.rpartition(".")[2]) == excluded
 
 
+@pytest.mark.parametrize(
+    ("train", "key"),
+    [
+        ({"optimizer": "nag"}, "momentum"),
+        ({"server": {"optimizer": "nag"}}, "server.momentum"),
+        ({"optimizer": "adam", "server": {"optimizer": "nag"}}, "server.momentum"),
+        ({"optimizer": "nag", "momentum": 0.9, "server": {"momentum": 0.0}}, "server.momentum"),
+    ],
+)
+def test_nesterovs_method_has_momentum_wherever_it_trains(train, key):
+    with refused(f"train.{key}"):
+        parse({"train": train})
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        {"momentum": 0.9, "server": {"optimizer": "nag"}},
+        {"server": {"optimizer": "nag", "momentum": 0.9}},
+        {"optimizer": "nag", "momentum": 0.9, "server": {"optimizer": "sgd", "momentum": 0.0}},
+    ],
+)
+def test_the_server_takes_the_momentum_of_clients_unless_it_has_its_own(train):
+    assert parse({"train": train}).base.train.server.optimizer == train["server"]["optimizer"]
+
+
 def test_a_method_takes_options_of_its_own_and_no_other_section_does():
     method = MethodSection.model_validate({"name": "hydra", "groups": 4, "plan": {"warm_up": [1, 2]}})
 
