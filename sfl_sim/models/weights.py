@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from sfl_sim.models.global_draws import States, apart, restore, states
 from sfl_sim.models.on_nan import rule_in_force
 from sfl_sim.models.part import Part
 
@@ -288,20 +287,21 @@ class SavedForward:
         x: input.
         version: number of changes of the parameters before the pass.
         state: buffers before the pass.
-        draws, devices: random states before the pass, of the CPU's global generators and of other devices.
+        draws, devices: random states of torch before the pass, of the CPU and of other devices. Those of numpy and of
+            Python take 40 us: a layer that draws from them draws other numbers when it is computed again.
     """
 
     x: Tensor
     version: int
     state: BufferState
-    draws: States
+    draws: Tensor
     devices: tuple[list[int], list[Tensor]]
 
     @classmethod
     def now(cls, weights: Weights, x: Tensor) -> SavedForward:
         """Record a pass that is about to begin."""
         devices = ([], []) if x.device.type == "cpu" else get_device_states(x)  # which takes 40 us to find none
-        return cls(x, weights.flat._version, weights.state, draws=states(), devices=devices)
+        return cls(x, weights.flat._version, weights.state, draws=torch.get_rng_state(), devices=devices)
 
     def again(self, weights: Weights) -> Tensor:
         """Compute the activations with their graph again: random draws repeat, and running statistics stay as they are.
@@ -311,8 +311,8 @@ class SavedForward:
         """
         if weights.flat._version != self.version:
             raise RuntimeError("weights have been modified by an inplace operation between forward and backward")
-        with apart(), torch.random.fork_rng(self.devices[0], device_type=self.x.device.type):
-            restore(self.draws)
+        with torch.random.fork_rng(self.devices[0], device_type=self.x.device.type):
+            torch.set_rng_state(self.draws)
             set_device_states(*self.devices)
             return weights._again(weights.leaves, self.state, self.x)
 
