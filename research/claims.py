@@ -92,7 +92,7 @@ def _by_seed(study: str, pair: Mapping[str, Any]) -> list[float]:
     is_share = of in IN_POINTS or of.endswith(("accuracy", "probability")) or of.startswith("place")
     scale = TO_TARGET.get(of, 100 if is_share else 1)
     more, than = (
-        side if isinstance(side, float) else table.loc[side, figure]
+        table.loc[side, figure] if isinstance(side, str) else side
         for side, figure in ((pair["more"], of), (pair["than"], against))
     )
     return (scale * (more - than)).tolist()

@@ -86,6 +86,12 @@ def test_published_figures_decide_no_more_than_they_can_show(pairs, word):
     assert claims.outcome({"claim": "it", "seeds": 5, "pairs": pairs}).partition(":")[0] == word
 
 
+def test_a_figure_is_compared_with_a_number_on_either_side():
+    share, phone = {"of": "rho_0.0_offload_probability"}, "splitgp, lambda_pers=0.9"
+    for sides, word in (({"more": 0.3333, "than": phone}, "reproduced"), ({"more": phone, "than": 1}, "refuted")):
+        assert claims.outcome({"seeds": 12, "study": "harmony/table", "pairs": [share | sides]}) == word
+
+
 def test_a_figure_has_zero_and_each_known_difference_on_one_axis():
     drawn = claims.figure({"claim": "it", "seeds": 5, "pairs": ["+2.0 [+1.0, +3.0]", "-2.0 [-3.0, -1.0]", "lost"]})
     assert re.findall(r'circle cx="([\d.]+)"', drawn) == ["97.3", "22.7"]

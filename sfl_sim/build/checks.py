@@ -23,7 +23,7 @@ from sfl_sim.models.zoo import is_weightless
 from sfl_sim.scenario.fields import conditional
 from sfl_sim.scenario.load import Study, Variant, value_of
 from sfl_sim.scenario.presets import client_level
-from sfl_sim.scenario.sections import MethodSection, Scenario, StationSection
+from sfl_sim.scenario.sections import HAS_MOMENTUM, MethodSection, Scenario, StationSection
 from sfl_sim.sim.orders import OF_RUNS, ORDERS
 from sfl_sim.training.schedules import SCHEDULES
 
@@ -87,7 +87,7 @@ def _keys(scenario: Scenario, ignorable: Collection[str]) -> Iterator[tuple[str,
     train = scenario.train
     if train.server is not None and train.server.momentum is not None:
         at_server = train.server.optimizer or train.optimizer
-        why = "" if at_server in ("sgd", "nag") else f"where its optimizer is {at_server}"
+        why = "" if HAS_MOMENTUM.allows(at_server) else f"where its optimizer is {at_server}"
         yield "train.server.momentum", train.server.momentum, why
     ignored = _ignored(scenario)
     for key in ignorable:

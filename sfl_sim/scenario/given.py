@@ -140,7 +140,11 @@ class _Digester(pickle.Pickler):
             code = thing.__code__
             used = {name: thing.__globals__[name] for name in _names(code) if name in thing.__globals__}
             return _content, (_instructions(code), thing.__defaults__, thing.__kwdefaults__, cells, used)
-        own = {name: each for name, each in vars(thing).items() if isinstance(each, FunctionType) or name[:1] != "_"}
+        own = {
+            name: each
+            for name, each in vars(thing).items()
+            if isinstance(each, FunctionType) or not (name.startswith("__") or name == "_abc_impl")
+        }
         return _content, (thing.__bases__, own)
 
 

@@ -347,6 +347,8 @@ class BySpeed(Section):
 
 
 Optimizer = Literal["sgd", "nag", "adam", "adamw"] | OwnCode
+HAS_MOMENTUM = OnlyWith("optimizer", "sgd", "nag")
+"""Condition of a momentum: which optimizers have one."""
 
 
 class ScheduleSection(Coding):
@@ -416,7 +418,7 @@ class TrainSection(Section):
     """Optimizer of clients and server: SGD, SGD with Nesterov's momentum, Adam, Adam with decoupled weight decay, or
     one of your own: package.module:make, where make(parameters, lr=...) gives a torch.optim.Optimizer, such as its
     class. From Python also the function itself."""
-    momentum: Annotated[float, Field(ge=0, lt=1), OnlyWith("optimizer", "sgd", "nag")] = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1), HAS_MOMENTUM] = 0.0
     """Momentum of SGD; Adam has its default betas (0.9 and 0.999)."""
     weight_decay: NonNegative = 0.0
     """L2 penalty, or AdamW's decay."""

@@ -80,12 +80,14 @@ def test_equal_contents_have_equal_texts_and_others_have_others():
 
 NOTEBOOK = """
 import numpy as np
+from abc import ABC
 from functools import cached_property
 WIDTH = 16
 def helper(x): return recursive(x, 0)
 def recursive(x, depth): return x if depth else recursive(x, 1) * WIDTH
-class Mine:
+class Mine(ABC):
     scale = 2
+    _offset = 5
     def __init__(self, width=8): super().__init__()
     @staticmethod
     def half(x): return x / 2
@@ -103,6 +105,7 @@ make = lambda x: Mine()(np.abs(x))
     [
         ("WIDTH = 16", "WIDTH = 1600"),
         ("scale = 2", "scale = 3"),
+        ("_offset = 5", "_offset = 6"),
         ("width=8", "width=9"),
         ("x / 2", "x / 3"),
         ("2 * self", "4 * self"),
