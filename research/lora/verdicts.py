@@ -32,7 +32,7 @@ def trends(table: Table) -> dict[str, list[Comparison]]:
     ranks = {f"rank {rank}": LORA if rank == 4 else f"rank={rank}, lr=0.001" for rank in (16, 8, 4, 2)}
     found = {
         "(a) adapters are as good as full fine-tuning (LoRA)": chain(perplexity(pair), "~<=", margin=MARGIN),
-        "(b) adapters take fewer hours (SplitLoRA)": chain(hours(pair), "<"),
+        "(b) adapters take fewer hours (LoRA)": chain(hours(pair), "<"),
         "(c) joined adapters are better than those averaged each by itself (HSplitLoRA)": chain(
             perplexity({name: AGGREGATES[name] for name in ("concat", "separate")}), "<"
         ),
