@@ -20,6 +20,7 @@ from sfl_sim.methods import METHODS, Method
 from sfl_sim.metrics import exit_metrics
 from sfl_sim.metrics.geometry import laid_out, silhouettes
 from sfl_sim.metrics.scores import SCORES, VALIDATION, confusion_table
+from sfl_sim.models.losses import counted
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.ops import On
 from sfl_sim.scenario.sections import Scenario
@@ -79,6 +80,12 @@ class Evaluator:
         figures = learned(evaluation, [], self.setup.counts)
         score = next(figures[name] for name in SCORES if name in figures)
         return {"validation_loss": evaluation.loss, VALIDATION: score}
+
+    def guessing(self) -> float:
+        """Give the share of what is predicted on the test set, labels or tokens, that is its most frequent one."""
+        wanted = self._images.targets(self._x, self._y)
+        counts = wanted[counted(wanted)].unique(return_counts=True)[1].tolist()
+        return float(max(counts) / sum(counts))
 
     def losses(self, client: int) -> Tensor:
         """Give the losses (n,) of the global model for the training samples of a client."""

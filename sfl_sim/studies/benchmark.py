@@ -273,9 +273,8 @@ def untrained(scenario: Scenario, score: str) -> dict[str, float]:
     experiment = Experiment(scenario, torch.device("cpu"))
     evaluation = experiment.evaluator.of_model(experiment.method.model())
     found = {AT_START: float(learned(evaluation, [], experiment.counts)[score])}
-    if score == "accuracy" and evaluation.confusion is not None:
-        of_labels = evaluation.confusion.sum(axis=1)
-        found[GUESSING] = float(of_labels.max() / of_labels.sum())
+    if score == "accuracy":
+        found[GUESSING] = experiment.evaluator.guessing()
     return found
 
 

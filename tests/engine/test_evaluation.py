@@ -46,6 +46,12 @@ def test_methods_with_exits_tell_what_each_client_and_the_server_answer():
     assert answers["entropy"].between(0, np.log(10) + 1e-6).all()
 
 
+def test_guessing_is_right_for_the_most_frequent_label():
+    (variant,) = parse(SMALL | {"method": {"name": "multiexit"}}).variants
+    experiment = Experiment(variant.scenario, CPU)
+    assert experiment.evaluator.guessing() == experiment.dataset.y_test.bincount().max() / 40
+
+
 @pytest.mark.parametrize(("serving", "told"), [({}, True), (None, False)])
 def test_other_methods_tell_it_where_somebody_will_ask(serving, told):
     _, tables = last_round(method={"name": "splitfed_v1"}, serving=serving)

@@ -58,6 +58,7 @@ def test_accuracy_loss_and_perplexity_are_means_over_tokens_also_of_each_owner()
     assert round.row["loss"] == pytest.approx(loss, rel=1e-5)
     assert round.row["perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)
     assert round.row["accuracy"] == pytest.approx(float(hits.mean()))
+    assert run.evaluator.guessing() == targets.flatten().bincount().max() / targets.numel()
     by_owner = {row["label"]: (row["accuracy"], row["samples"]) for row in round.labels}
     for owner in range(3):
         own = hits[data.y_test == owner]
