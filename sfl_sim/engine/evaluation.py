@@ -84,8 +84,8 @@ class Evaluator:
     def guessing(self) -> float:
         """Give the share of what is predicted on the test set, labels or tokens, that is its most frequent one."""
         wanted = self._images.targets(self._x, self._y)
-        counts = wanted[counted(wanted)].unique(return_counts=True)[1].tolist()
-        return float(max(counts) / sum(counts))
+        counts = np.unique(wanted[counted(wanted)].cpu().numpy(), return_counts=True)[1]
+        return float(counts.max() / counts.sum())
 
     def losses(self, client: int) -> Tensor:
         """Give the losses (n,) of the global model for the training samples of a client."""

@@ -222,12 +222,16 @@ def pilots_of(study: Study, told: Study, folder: Path) -> pd.DataFrame:
     lost = _diverged(run)
     scores = run.summary.set_index(["variant", "seed"])[VALIDATION].drop(list(lost), errors="ignore").to_dict()
     rows: list[dict[str, Any]] = []
-    for n, pilot in enumerate(of_points(told)):
-        named, number = of_points(study)[n // N_PILOTS], n % N_PILOTS + 1
-        about = _settings(pilot.scenario, named.scenario)
-        score = scores.get((pilot.name, pilot.scenario.seed), math.nan)
-        rows.append({"track": study.name, "variant": _name(study, named), "pilot": number, "seed": pilot.scenario.seed,
-                     **about, VALIDATION: score, "is_chosen": False, "at_edge": _edges(about, rates)})  # fmt: skip
+    for n, named in enumerate(of_points(study)):
+        pilots = of_points(told)[n * N_PILOTS :][:N_PILOTS]
+        tried = [_settings(pilot.scenario, named.scenario) for pilot in pilots]
+        for number, (pilot, about) in enumerate(zip(pilots, tried, strict=True), start=1):
+            edges = _edges(about, rates, [each["option"] for each in tried])
+            option = ", ".join(f"{key}={value}" for key, value in about["option"].items())
+            score = scores.get((pilot.name, pilot.scenario.seed), math.nan)
+            rows.append({"track": study.name, "variant": _name(study, named), "pilot": number,
+                         "seed": pilot.scenario.seed, **about, "option": option, VALIDATION: score,
+                         "is_chosen": False, "at_edge": edges})  # fmt: skip
     found = pd.DataFrame(rows)
     best = found.groupby("variant", sort=False)[VALIDATION].max()
     if not best.notna().all():
@@ -244,22 +248,25 @@ def best_of(scored: pd.DataFrame, tried: Sequence[Sequence[Mapping[str, Any]]]) 
 
 
 def _settings(scenario: Scenario, named: Scenario) -> dict[str, Any]:
-    """Tell what a pilot sets: `option` is the method's own that it sets beyond those of the grid."""
+    """Tell what a pilot sets: `option` holds the method's own that it sets beyond those of the grid."""
     train = scenario.train
     own = {key: value for key, value in scenario.method.options.items() if key not in named.method.options}
     optimizer = "momentum" if train.optimizer == "sgd" and train.momentum else train.optimizer
     return {"optimizer": optimizer, "lr": train.lr, "server_lr": train.server.lr if train.server else math.nan,
-            "option": ", ".join(f"{key}={value}" for key, value in own.items())}  # fmt: skip
+            "option": own}  # fmt: skip
 
 
-def _edges(about: Mapping[str, Any], rates: Ranges) -> str:
-    """Tell at which edges of what was searched settings lie."""
+def _edges(about: Mapping[str, Any], rates: Ranges, options: Sequence[Mapping[str, Any]]) -> str:
+    """Tell at which edges of what was searched settings lie; `options` of the method's own were tried."""
     low, high = sorted(rates[about["optimizer"]])
     lr, found = about["lr"], []
     ends = {"rate": (lr, low, high), "server's": (about["server_lr"], lr / APART, lr * APART)}
     for name, (rate, least, most) in ends.items():
         width = (most / least) ** EDGE
         found += [f"lowest {name}"] if rate < least * width else [f"highest {name}"] if rate > most / width else []
+    for key, value in about["option"].items():
+        tried = [each[key] for each in options if isinstance(each[key], int | float)]  # words have no edges
+        found += [f"{end} {key}" for end, most in (("lowest", min), ("highest", max)) if tried and value == most(tried)]
     return ", ".join(found)
 
 

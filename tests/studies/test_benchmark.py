@@ -110,11 +110,15 @@ def test_smofi_is_never_tried_without_a_momentum_to_be_fused(monkeypatch):
 
 
 def test_an_edge_of_the_search_is_named():
-    """Of rates from 0.01 to 1, an eighth of the way is 0.0178."""
-    rates = {"sgd": [0.01, 1.0]}
-    found = [benchmark._edges({"optimizer": "sgd", "lr": lr, "server_lr": server}, rates)
+    """Of rates from 0.01 to 1, an eighth of the way is 0.0178; an option is at an edge at its least and its most."""
+    rates, options = {"sgd": [0.01, 1.0]}, [{"tau": 1}, {"tau": 2}, {"tau": 4}]
+    settings = {"optimizer": "sgd", "option": {}}
+    found = [benchmark._edges(settings | {"lr": lr, "server_lr": server}, rates, [])
              for lr, server in ((0.017, 0.017), (0.1, 0.1), (0.6, 5.0), (0.1, float("nan")))]  # fmt: skip
     assert found == ["lowest rate", "", "highest rate, highest server's", ""]
+    settings |= {"lr": 0.1, "server_lr": 0.1}
+    found = [benchmark._edges(settings | {"option": option}, rates, options) for option in options]
+    assert found == ["lowest tau", "", "highest tau"]
 
 
 def test_floor_and_ceiling_stand_in_the_table_and_the_target_between_them(compared):
