@@ -265,10 +265,10 @@ def _needed(comparison: Comparison, level: float) -> tuple[int, int]:
         size = abs(effect) / differences.std(ddof=1)
         chances = (t.sf(size * math.sqrt(m), m - 1) for m in range(n + 1, MOST_SEEDS))
     else:
-        inside = (np.abs(differences) < reach) if is_tie else differences > -reach
-        effect = inside.sum() - ((np.abs(differences) > reach) if is_tie else differences < -reach).sum()
-        share = max(inside.mean(), 1 - inside.mean())
-        chances = (binom.sf(math.floor(share * m) - 1, m, 0.5) for m in range(n + 1, MOST_SEEDS))
+        pro = int(((np.abs(differences) < reach) if is_tie else differences > -reach).sum())
+        con = int(((np.abs(differences) > reach) if is_tie else differences < -reach).sum())
+        effect, more = pro - con, max(pro, con)  # seeds that both variants miss count for neither
+        chances = (binom.sf(more * m // n - 1, m, 0.5) for m in range(n + 1, MOST_SEEDS))
     level /= 2 if is_tie and effect < 0 else 1
     needed = next((m for m, chance in enumerate(chances, n + 1) if chance <= level), MOST_SEEDS)
     return int(np.sign(effect)), needed

@@ -129,6 +129,8 @@ def test_what_would_decide_is_told():
     assert outlook([ahead, level]) == "over 1,000 seeds would decide"
     never = Comparison(("a", np.array([10.0] * 3)), "<", ("b", np.full(3, NEVER)))
     assert outlook([never]) == "6 seeds would decide"
+    once = Comparison(("a", np.array([10.0] + [NEVER] * 5)), "<", ("b", np.full(6, NEVER)))
+    assert outlook([once]) == "over 1,000 seeds would decide"  # five of six, which both miss, count for neither
     assert outlook([ahead, Comparison(ahead.left, "~", ahead.right)]) == "no margin was fixed"
 
 
