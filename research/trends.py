@@ -285,7 +285,7 @@ def spread(figures: np.ndarray) -> str:
     figures = known(figures)
     if len(figures) < 2:
         return f"{figures[0]:.1f} (one seed)" if len(figures) else "diverged"
-    middle, reached = np.median(figures), np.isfinite(figures).sum()
+    middle, reached = round(float(np.median(figures)), 9), np.isfinite(figures).sum()  # as percent() of pages
     if reached == len(figures):
         places = decimals(figures)
         return f"{middle:.{places}f} ± {figures.std(ddof=1):.{places}f}"

@@ -26,7 +26,7 @@ def test_readme_counts_who_is_ahead_of_clients_at_rest():
     calls = [call for _, _, call in verdicts.against_rest(track("images"))]
     assert (calls.count(1), calls.count(0), calls.count(-1)) == (13, 13, 1)
     readme = (verdicts.RESULTS.parents[1] / "README.md").read_text(encoding="utf-8")
-    assert "thirteen are more accurate than clients at rest, thirteen not told apart from them, one behind" in readme
+    assert "thirteen of 27 are more accurate than clients at rest, thirteen not told apart, one behind" in readme
 
 
 def test_fedavg_v1_and_the_u_shape_learn_the_same_where_no_phone_goes_away():

@@ -63,8 +63,8 @@ def prefixed(number: float, unit: str = "") -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share as a percentage."""
-    return f"{100 * share:.{digits}f}{NBSP}%"
+    """A share as a percentage; a share of few digits, such as 0.3595, is the decimal number that it is written as."""
+    return f"{round(100 * share, 9):.{digits}f}{NBSP}%"
 
 
 def points(share: float) -> str:
