@@ -41,6 +41,11 @@ def test_a_number_of_things_is_rounded_to_no_whole_one(number: float, text: str)
     assert display.plural(number, "seed") == text
 
 
+def test_an_exact_half_of_a_percentage_is_rounded_as_its_decimal_number() -> None:
+    """100 times 0.3595 is a little less than 35.95 in binary, and 35.95 a little more."""
+    assert [display.percent(share) for share in (0.3595, 0.3594)] == [f"36.0{display.NBSP}%", f"35.9{display.NBSP}%"]
+
+
 def test_the_unit_of_an_axis_keeps_its_numbers_small() -> None:
     assert [display.time_unit(longest_s)[0] for longest_s in (0.5, 90, 600, 9000, 1e6)] == ["ms", "s", "min", "h", "d"]
 
