@@ -265,8 +265,9 @@ def _edges(about: Mapping[str, Any], rates: Ranges, options: Sequence[Mapping[st
         width = (most / least) ** EDGE
         found += [f"lowest {name}"] if rate < least * width else [f"highest {name}"] if rate > most / width else []
     for key, value in about["option"].items():
-        tried = [each[key] for each in options if isinstance(each[key], int | float)]  # words have no edges
-        found += [f"{end} {key}" for end, most in (("lowest", min), ("highest", max)) if tried and value == most(tried)]
+        tried = {each[key] for each in options if isinstance(each[key], int | float)}  # words have no edges
+        if len(tried) > 1:
+            found += [f"{end} {key}" for end, most in (("lowest", min), ("highest", max)) if value == most(tried)]
     return ", ".join(found)
 
 

@@ -119,6 +119,7 @@ def test_an_edge_of_the_search_is_named():
     settings |= {"lr": 0.1, "server_lr": 0.1}
     found = [benchmark._edges(settings | {"option": option}, rates, options) for option in options]
     assert found == ["lowest tau", "", "highest tau"]
+    assert benchmark._edges(settings | {"option": {"tau": 2}}, rates, [{"tau": 2}]) == "", "nothing was searched"
 
 
 def test_floor_and_ceiling_stand_in_the_table_and_the_target_between_them(compared):
