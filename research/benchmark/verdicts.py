@@ -32,7 +32,7 @@ GUESSING = 10.0
 """Accuracy of guessing one of ten labels, in percent."""
 UNITS = {"score": (100, "%"), "seconds_to_target": (1 / 60, "min"), "bytes_to_target": (1e-6, "MB")}
 WORDS = {1: "reproduced", 0: "undecided", -1: "refuted"}
-PLACES = {1: "ahead", 0: "not told apart", -1: "behind"}
+AGAINST_REST = {1: "ahead", 0: "not told apart", -1: "behind"}
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def rest_of(track: BenchmarkTable) -> Iterator[str]:
     """Lines of a table of what each variant has more than clients at rest, seed by seed; not planned."""
     yield "| method | points more than clients at rest (splitfrozen) | with Holm's correction |\n|---|---|---|"
     for name, more, call in against_rest(track):
-        yield f"| {name} | {paired(more).removeprefix(', paired ')} | {PLACES[call]} |"
+        yield f"| {name} | {paired(more).removeprefix(', paired ')} | {AGAINST_REST[call]} |"
 
 
 def against_rest(track: BenchmarkTable) -> list[tuple[str, np.ndarray, int]]:

@@ -82,7 +82,7 @@ class Evaluator:
         return {"validation_loss": evaluation.loss, VALIDATION: score}
 
     def guessing(self) -> float:
-        """Give the share of what is predicted on the test set, labels or tokens, that is its most frequent one."""
+        """Give the accuracy of always answering with the most frequent label, or token, of the test set."""
         wanted = self._images.targets(self._x, self._y)
         counts = np.unique(wanted[counted(wanted)].cpu().numpy(), return_counts=True)[1]
         return float(counts.max() / counts.sum())

@@ -229,9 +229,9 @@ def pilots_of(study: Study, told: Study, folder: Path) -> pd.DataFrame:
             edges = _edges(about, rates, [each["option"] for each in tried])
             option = ", ".join(f"{key}={value}" for key, value in about["option"].items())
             score = scores.get((pilot.name, pilot.scenario.seed), math.nan)
-            rows.append({"track": study.name, "variant": _name(study, named), "pilot": number,
-                         "seed": pilot.scenario.seed, **about, "option": option, VALIDATION: score,
-                         "is_chosen": False, "at_edge": edges})  # fmt: skip
+            name, seed = _name(study, named), pilot.scenario.seed
+            row = {"track": study.name, "variant": name, "pilot": number, "seed": seed, **about, "option": option}
+            rows.append(row | {VALIDATION: score, "is_chosen": False, "at_edge": edges})
     found = pd.DataFrame(rows)
     best = found.groupby("variant", sort=False)[VALIDATION].max()
     if not best.notna().all():
@@ -252,8 +252,8 @@ def _settings(scenario: Scenario, named: Scenario) -> dict[str, Any]:
     train = scenario.train
     own = {key: value for key, value in scenario.method.options.items() if key not in named.method.options}
     optimizer = "momentum" if train.optimizer == "sgd" and train.momentum else train.optimizer
-    return {"optimizer": optimizer, "lr": train.lr, "server_lr": train.server.lr if train.server else math.nan,
-            "option": own}  # fmt: skip
+    server_lr = train.server.lr if train.server else math.nan
+    return {"optimizer": optimizer, "lr": train.lr, "server_lr": server_lr, "option": own}
 
 
 def _edges(about: Mapping[str, Any], rates: Ranges, options: Sequence[Mapping[str, Any]]) -> str:
