@@ -23,7 +23,7 @@ import yaml
 from scipy.stats import t
 
 from research.harmony.answered import RHOS, Answered
-from research.trends import MOST_SEEDS, Comparison, Table, decided, outlook, paired, seeds_to_decide, verdict
+from research.trends import MOST_SEEDS, Comparison, Table, outlook, paired, seeds_to_decide, verdict
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "research" / "results"
@@ -164,42 +164,27 @@ def folded(claim: Mapping[str, Any]) -> str:
     return f"{seeds if seeds < MOST_SEEDS else f'over {MOST_SEEDS:,}'} seeds would decide" if seeds > FEASIBLE else ""
 
 
-def shown(claims: list[dict[str, Any]], is_folded: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Generate the claims that are folded away, or the others, with their names.
-
-    "the same" and "..." go on with the claim before; where that is not among them, they are spelled out.
-    """
-    plain, head, is_before = "", "", True
-    for claim in claims:
-        name = claim["claim"]
-        plain = plain if name.startswith(("the same", "...")) else name
-        whole = f"{plain}{name[3:]}" if name.startswith("...") else name.replace("the same", head, 1)
-        head = head if name.startswith("the same") else whole
-        is_here = bool(folded(claim)) == is_folded
-        if is_here:
-            yield name if is_before else whole, claim
-        is_before = is_here
+def shown(claims: list[dict[str, Any]], is_folded: bool) -> list[dict[str, Any]]:
+    """The claims that are folded away, or the others."""
+    return [claim for claim in claims if bool(folded(claim)) == is_folded]
 
 
 def _why(claim: Mapping[str, Any], told: list[Comparison]) -> str:
     if claim.get("tie") and claim.get("margin") is None:
         return "no margin was fixed"
     known = list(pairs(claim))
-    unknown = [
-        each for each, pair in zip(told, known, strict=True) if np.isnan(each.left[1]).any() and pair != "missed"
-    ]
-    if not unknown:
+    is_lost = [np.isnan(each.left[1]).any() for each in told]
+    if all(pair == "missed" or not lost for pair, lost in zip(known, is_lost, strict=True)):
         return "six seeds at least, since seeds miss the target" if "missed" in known else outlook(told)
-    calls = decided(told)[0]
-    is_open = any(pair == "contains 0" or (not call and isinstance(pair, str) and INTERVAL.fullmatch(pair))
-                  for pair, call in zip(known, calls, strict=True))  # fmt: skip
+    is_open = any(pair == "contains 0" or not (lost or verdict([each]) == "reproduced")
+                  for each, pair, lost in zip(told, known, is_lost, strict=True))  # fmt: skip
     return "not all hold" if is_open else "figures by seed are lost"
 
 
 def table(claims: list[dict[str, Any]], studies: Mapping[str, Mapping[str, Any]], is_folded: bool) -> list[str]:
     """Lines of a Markdown table with a row for each claim that is folded away, or is not."""
     lines = [f"| {' | '.join(TITLES)} |", "|---" * len(TITLES) + "|"]
-    for called, claim in shown(claims, is_folded):
+    for claim in shown(claims, is_folded):
         name = claim.get("study")
         study = studies[name] if name else {}
         about = f"{study['regime']}; {_day(study['settings'])}, {_day(study['runs'])}" if study else "–"
@@ -210,7 +195,7 @@ def table(claims: list[dict[str, Any]], studies: Mapping[str, Mapping[str, Any]]
         told = f'<span class="verdict {word.replace(" ", "-")}">**{word}**</span>{":" * bool(why)}{why}'
         where = f"`{name}` {about}" if name else "–"
         told = f"{told}, {folded(claim)}" if "superseded" in claim else told
-        cells = called, whose, told, figure(claim), theirs, claim.get("ours", "–"), where
+        cells = claim["claim"], whose, told, figure(claim), theirs, claim.get("ours", "–"), where
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -287,8 +272,8 @@ def counts(papers: Mapping[str, list[dict[str, Any]]]) -> list[str]:
 
 def verdicts(claims: list[dict[str, Any]]) -> list[str]:
     """Lines of a Markdown table of claims, their verdicts in a word, and the scenarios that test them."""
-    rows = [f"|{name}|{claim.get('at', 'ours')}|{outcome(claim).partition(':')[0]}|{_where(claim)}|"
-            for name, claim in shown(claims, is_folded=False)]  # fmt: skip
+    rows = [f"|{claim['claim']}|{claim.get('at', 'ours')}|{outcome(claim).partition(':')[0]}|{_where(claim)}|"
+            for claim in shown(claims, is_folded=False)]  # fmt: skip
     return ["|claim|the paper's|verdict|where|", "|---|---|---|---|", *rows]
 
 
