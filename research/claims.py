@@ -86,16 +86,19 @@ def _comparison(pair: Any, sign: str, margin: float | None, claim: Mapping[str, 
 
 
 def _by_seed(study: str, pair: Mapping[str, Any]) -> list[float]:
-    """Give the differences of a figure between two variants of a study, of two figures, or from a number, by seed."""
+    """Give the differences of a figure between two variants of a study, of two figures, or from a number, by seed.
+
+    A seed that misses a target is infinitely late; the difference is 0 where both sides miss it.
+    """
     table = pd.read_csv(DATA / f"{study.replace('/', '_')}.csv").set_index(["name", "seed"])
+    table = table.fillna(dict.fromkeys(TO_TARGET, math.inf))
     of, against = pair["of"], pair.get("against", pair["of"])
     is_share = of in IN_POINTS or of.endswith(("accuracy", "probability")) or of.startswith("place")
     scale = TO_TARGET.get(of, 100 if is_share else 1)
-    more, than = (
-        table.loc[side, figure] if isinstance(side, str) else side
-        for side, figure in ((pair["more"], of), (pair["than"], against))
-    )
-    return (scale * (more - than)).tolist()
+    sides = pd.DataFrame({word: table.loc[pair[word], figure] if isinstance(pair[word], str) else pair[word]
+                          for word, figure in (("more", of), ("than", against))})  # fmt: skip
+    left, right = ((word, figures.to_numpy()) for word, figures in sides.items())
+    return (scale * Comparison(left, ">", right).differences).tolist()
 
 
 def ship(folder: Path) -> Path:

@@ -1,10 +1,12 @@
 """The claims of the results: decided by the rule, written to the pages, each with a study that is there."""
 
+import math
 import re
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -57,6 +59,17 @@ def test_claims_that_no_feasible_number_of_seeds_decides_are_folded_away():
     assert claims.shown(rows, is_folded=False) == rows[1:]
     replaced = rows[1] | {"superseded": "said otherwise"}
     assert claims.folded(replaced) == "superseded: said otherwise"
+
+
+def test_a_seed_that_misses_a_target_is_infinitely_late(tmp_path, monkeypatch):
+    late = {"slow": [9.0, None, None], "quick": [7.0, 8.0, None]}
+    rows = [(name, seed, rounds) for name, own in late.items() for seed, rounds in enumerate(own)]
+    table = pd.DataFrame(rows, columns=["name", "seed", "rounds_to_accuracy"])
+    table.to_csv(tmp_path / "a_b.csv", index=False)
+    monkeypatch.setattr(claims, "DATA", tmp_path)
+    pair = {"of": "rounds_to_accuracy", "more": "slow", "than": "quick"}
+    (told,) = claims.comparisons({"study": "a/b", "seeds": 3, "pairs": [pair]})
+    assert told.differences.tolist() == [2.0, math.inf, 0.0]
 
 
 @pytest.mark.parametrize(
