@@ -103,7 +103,7 @@ class Task:
         cut, *others = sorted(set(self.lasting_cuts))
         if others:
             raise ScenarioError(
-                "must be the same for all clients, which share one server-side submodel with this method",
+                "must be the same for all clients with this method",
                 key="model.cut",
                 found=[cut, *others],
             )
