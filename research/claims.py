@@ -191,7 +191,8 @@ def table(claims: list[dict[str, Any]], studies: Mapping[str, Mapping[str, Any]]
         name = claim.get("study")
         study = studies[name] if name else {}
         about = f"{study['regime']}; {_day(study['settings'])}, {_day(study['runs'])}" if study else "–"
-        about += f"; row added {_day(claim['added'])}, after the runs" if study and "added" in claim else ""
+        is_late = study and "added" in claim and claim["added"] >= study["runs"]
+        about += f"; row added {_day(claim['added'])}, after the runs" if is_late else ""
         whose = "claim of the paper" if "at" in claim else "question of ours"
         theirs = ", ".join(filter(None, [claim.get("at"), claim.get("theirs")])) or "–"
         word, _, why = outcome(claim).partition(":")

@@ -50,7 +50,9 @@ def write(reports, scenario, figures, first_seed=FIRST_NEW_SEED):
     folder.mkdir()
     rng = np.random.default_rng(0)
     cells = [
-        (v.name, first_seed + 2 * v.scenario.seed + k, 1 + 1e-4 * rng.normal()) for v in study.variants for k in (0, 1)
+        (v.name, first_seed + 2 * (v.scenario.seed - study.base.seed) + k, 1 + 1e-4 * rng.normal())
+        for v in study.variants
+        for k in (0, 1)
     ]
     rows = [
         {"name": name, "seed": seed} | {key: None if x is None else x * apart for key, x in figures(name).items()}
