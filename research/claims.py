@@ -95,15 +95,20 @@ def _by_seed(study: str, pair: Mapping[str, Any]) -> list[float]:
     of, against = pair["of"], pair.get("against", pair["of"])
     is_share = of in IN_POINTS or of.endswith(("accuracy", "probability")) or of.startswith("place")
     scale = TO_TARGET.get(of, 100 if is_share else 1)
-    sides = pd.DataFrame({word: table.loc[pair[word], figure] if isinstance(pair[word], str) else pair[word]
-                          for word, figure in (("more", of), ("than", against))})  # fmt: skip
+    sides = pd.DataFrame(
+        {
+            word: table.loc[pair[word], figure] if isinstance(pair[word], str) else pair[word]
+            for word, figure in (("more", of), ("than", against))
+        }
+    )
     left, right = ((word, figures.to_numpy()) for word, figures in sides.items())
     return (scale * Comparison(left, ">", right).differences).tolist()
 
 
 def ship(folder: Path) -> Path:
-    """Write the figures of a run by variant and seed; gives the file."""
-    found = Table(folder).variants
+    """Write the figures of a run by variant and seed, without trials that diverged; gives the file."""
+    run = Table(folder)
+    found = run.variants[[each not in run.diverged for each in run.variants[["name", "seed"]].itertuples(False, None)]]
     target = DATA / f"{folder.name}.csv"
     target.parent.mkdir(exist_ok=True)
     kept = [column for column in SHIPPED if found[column].notna().any()]
@@ -179,8 +184,10 @@ def _why(claim: Mapping[str, Any], told: list[Comparison]) -> str:
     is_lost = [np.isnan(each.left[1]).any() for each in told]
     if all(pair == "missed" or not lost for pair, lost in zip(known, is_lost, strict=True)):
         return "six seeds at least, since seeds miss the target" if "missed" in known else outlook(told)
-    is_open = any(pair == "contains 0" or not (lost or verdict([each]) == "reproduced")
-                  for each, pair, lost in zip(told, known, is_lost, strict=True))  # fmt: skip
+    is_open = any(
+        pair == "contains 0" or not (lost or verdict([each]) == "reproduced")
+        for each, pair, lost in zip(told, known, is_lost, strict=True)
+    )
     return "not all hold" if is_open else "figures by seed are lost"
 
 
@@ -191,8 +198,8 @@ def table(claims: list[dict[str, Any]], studies: Mapping[str, Mapping[str, Any]]
         name = claim.get("study")
         study = studies[name] if name else {}
         about = f"{study['regime']}; {_day(study['settings'])}, {_day(study['runs'])}" if study else "–"
-        is_late = study and "added" in claim and claim["added"] >= study["runs"]
-        about += f"; row added {_day(claim['added'])}, after the runs" if is_late else ""
+        is_after = study and "added" in claim and claim["added"] >= study["runs"]
+        about += f"; row added {_day(claim['added'])}, after the runs" if is_after else ""
         whose = "claim of the paper" if "at" in claim else "question of ours"
         theirs = ", ".join(filter(None, [claim.get("at"), claim.get("theirs")])) or "–"
         word, _, why = outcome(claim).partition(":")
@@ -276,8 +283,10 @@ def counts(papers: Mapping[str, list[dict[str, Any]]]) -> list[str]:
 
 def verdicts(claims: list[dict[str, Any]]) -> list[str]:
     """Lines of a Markdown table of claims, their verdicts in a word, and the scenarios that test them."""
-    rows = [f"|{claim['claim']}|{claim.get('at', 'ours')}|{outcome(claim).partition(':')[0]}|{_where(claim)}|"
-            for claim in shown(claims, is_folded=False)]  # fmt: skip
+    rows = [
+        f"|{claim['claim']}|{claim.get('at', 'ours')}|{outcome(claim).partition(':')[0]}|{_where(claim)}|"
+        for claim in shown(claims, is_folded=False)
+    ]
     return ["|claim|the paper's|verdict|where|", "|---|---|---|---|", *rows]
 
 

@@ -34,8 +34,13 @@ def test_fedavg_v1_and_the_u_shape_learn_the_same_where_no_phone_goes_away():
     tracks = ["images", "images_28_november", "images_unreliable", "text", "text_28_november"]
     groups = {name: [own for own in track(name).alike.values() if len(own) > 1] for name in tracks}
     same = ["splitfed_v1", "fedavg", "u_shaped"]
-    assert groups == {"images": [], "images_28_november": [same], "images_unreliable": [],
-                      "text": [["splitfed_v1", "u_shaped"]], "text_28_november": [same]}  # fmt: skip
+    assert groups == {
+        "images": [],
+        "images_28_november": [same],
+        "images_unreliable": [],
+        "text": [["splitfed_v1", "u_shaped"]],
+        "text_28_november": [same],
+    }
 
 
 def test_a_trend_that_holds_by_itself_may_be_open_among_ten():

@@ -1,5 +1,6 @@
 """The claims of the results: decided by the rule, written to the pages, each with a study that is there."""
 
+import json
 import math
 import re
 from itertools import chain
@@ -59,6 +60,19 @@ def test_claims_that_no_feasible_number_of_seeds_decides_are_folded_away():
     assert claims.shown(rows, is_folded=False) == rows[1:]
     replaced = rows[1] | {"superseded": "said otherwise"}
     assert claims.folded(replaced) == "superseded: said otherwise"
+
+
+def test_a_trial_that_diverged_is_not_shipped(tmp_path, monkeypatch):
+    folder = tmp_path / "a_run"
+    folder.mkdir()
+    rows = [{"name": "it", "seed": seed, **dict.fromkeys(claims.SHIPPED[2:], 0.5)} for seed in (1, 2, 3)]
+    failed = [{"variant": "it", "seed": 2, "error": "NonFiniteError: the loss is not finite"}]
+    (folder / "manifest.json").write_text(json.dumps({"status": "failed", "failed": failed}))
+    (folder / "summary.json").write_text(json.dumps({"variants": rows}))
+    (folder / "scenario.yaml").write_text("data: {name: digits}")
+    pd.DataFrame({"round": [1], "position": [-1]}).to_parquet(folder / "labels.parquet")
+    monkeypatch.setattr(claims, "DATA", tmp_path / "data")
+    assert pd.read_csv(claims.ship(folder))["seed"].tolist() == [1, 3]
 
 
 def test_a_seed_that_misses_a_target_is_infinitely_late(tmp_path, monkeypatch):
