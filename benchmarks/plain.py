@@ -115,7 +115,7 @@ def average(into: nn.Module, modules: list[nn.Module]) -> None:
 def gathered(workload: Workload, client: int, round: int) -> Batches:
     """Gather the samples once an epoch, then slice, normalise and lay them out by batch."""
     order = torch.from_numpy(workload.order(client, round))
-    x, y = workload.dataset.x_train[order], workload.dataset.y_train[order]
+    x, y = (each.index_select(0, order) for each in (workload.dataset.x_train, workload.dataset.y_train))
     for start in range(0, len(order), workload.batch):
         batch = x[start : start + workload.batch].to(torch.float32, memory_format=torch.channels_last)
         yield batch.mul_(1 / 127.5).sub_(1), y[start : start + workload.batch]

@@ -112,6 +112,9 @@ def ship(folder: Path) -> Path:
     target = DATA / f"{folder.name}.csv"
     target.parent.mkdir(exist_ok=True)
     kept = [column for column in SHIPPED if found[column].notna().any()]
+    if found["reference"].notna().any():
+        found = found.join(at_equal_bytes(folder, found), on=["name", "seed"])
+        kept.append("equal_bytes_accuracy")
     labels = pd.read_parquet(folder / "labels.parquet")
     labels = labels[(labels["round"] > labels["round"].max() - 5) & (labels["position"] >= 0)]
     if len(labels):  # accuracy by place in a cyclic order, median of the last five rounds
@@ -127,6 +130,22 @@ def ship(folder: Path) -> Path:
             kept += list(told.columns)
     found.sort_values(["name", "seed"])[kept].to_csv(target, index=False, float_format="%.6g", lineterminator="\n")
     return target
+
+
+def at_equal_bytes(folder: Path, found: pd.DataFrame) -> pd.Series:
+    """Give by variant and seed the accuracy at the bytes of the reference that the variant's target refers to.
+
+    It is the median of the last five rounds that end within the bytes, up and down, that the reference has moved in all
+    its rounds with the same seed; without one if the reference diverged.
+    """
+    own = found.set_index(["name", "seed"])
+    allowed = own[["bytes_up", "bytes_down"]].sum(axis=1).rename("allowed").rename_axis(["reference", "seed"])
+    rounds = pd.read_parquet(folder / "rounds.parquet").sort_values("round").rename(columns={"variant": "name"})
+    rounds = rounds.join(own["reference"], on=["name", "seed"]).join(allowed, on=["reference", "seed"])
+    moved = (rounds["bytes_up"] + rounds["bytes_down"]).groupby([rounds["name"], rounds["seed"]]).cumsum()
+    within = rounds[moved <= rounds["allowed"]].dropna(subset="accuracy")
+    last = within.groupby(["name", "seed"])["accuracy"].agg(lambda of: of.tail(5).median())
+    return last.rename("equal_bytes_accuracy")
 
 
 def _spread_out(mean: float, deviation: float, n: int) -> np.ndarray:

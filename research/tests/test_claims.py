@@ -65,7 +65,9 @@ def test_claims_that_no_feasible_number_of_seeds_decides_are_folded_away():
 def test_a_trial_that_diverged_is_not_shipped(tmp_path, monkeypatch):
     folder = tmp_path / "a_run"
     folder.mkdir()
-    rows = [{"name": "it", "seed": seed, **dict.fromkeys(claims.SHIPPED[2:], 0.5)} for seed in (1, 2, 3)]
+    rows = [
+        {"name": "it", "seed": seed, "reference": None, **dict.fromkeys(claims.SHIPPED[2:], 0.5)} for seed in (1, 2, 3)
+    ]
     failed = [{"variant": "it", "seed": 2, "error": "NonFiniteError: the loss is not finite"}]
     (folder / "manifest.json").write_text(json.dumps({"status": "failed", "failed": failed}))
     (folder / "summary.json").write_text(json.dumps({"variants": rows}))
@@ -73,6 +75,26 @@ def test_a_trial_that_diverged_is_not_shipped(tmp_path, monkeypatch):
     pd.DataFrame({"round": [1], "position": [-1]}).to_parquet(folder / "labels.parquet")
     monkeypatch.setattr(claims, "DATA", tmp_path / "data")
     assert pd.read_csv(claims.ship(folder))["seed"].tolist() == [1, 3]
+
+
+def test_accuracy_at_equal_bytes_is_that_of_the_last_five_rounds_within_the_bytes_of_the_reference(tmp_path):
+    """The reference moves 10 x 6 bytes: 7 rounds of 8 bytes fit in. It diverged with seed 2, which has no figure."""
+    folder = tmp_path / "a_run"
+    folder.mkdir()
+    rows = [("base", 1, 10, 6), ("dear", 1, 10, 8), ("dear", 2, 10, 8)]
+    rounds = [
+        {"variant": name, "seed": seed, "round": each, "bytes_up": bytes // 2, "bytes_down": bytes // 2,
+         "accuracy": each / 100}
+        for name, seed, n, bytes in rows
+        for each in range(1, n + 1)
+    ]  # fmt: skip
+    pd.DataFrame(rounds[::-1]).to_parquet(folder / "rounds.parquet")
+    found = [
+        {"name": name, "seed": seed, "reference": "base", "bytes_up": n * bytes // 2, "bytes_down": n * bytes // 2}
+        for name, seed, n, bytes in rows
+    ]
+    told = claims.at_equal_bytes(folder, pd.DataFrame(found))
+    assert told.to_dict() == pytest.approx({("base", 1): 0.08, ("dear", 1): 0.05})
 
 
 def test_a_seed_that_misses_a_target_is_infinitely_late(tmp_path, monkeypatch):

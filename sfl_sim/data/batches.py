@@ -102,7 +102,8 @@ class Epoch:
         assert self.images, "a timing-only batch has no samples"
         if self.x is None:
             index = to_device(torch.from_numpy(self.order), self.images.x.device)
-            self.x, self.y = self.images.x[index], self.images.y[index]
+            # index_select copies whole samples; uint8 images took 18 times as long by x[index].
+            self.x, self.y = (each.index_select(0, index) for each in (self.images.x, self.images.y))
             if self.images.augment:
                 self.x = random_crop_flip(self.x, CROP_PADDING, self.rng)
         assert self.y is not None
