@@ -5,7 +5,7 @@ Yan et al., "Have Your Cake and Eat It Too: Toward Efficient and Accurate Split 
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations, product
+from itertools import combinations
 from typing import Annotated
 
 import numpy as np
@@ -91,13 +91,17 @@ def balanced(counts: NDArray[np.int64], n_groups: int) -> list[list[int]]:
     rows = np.array_split(np.arange(len(counts)), min(n_groups, len(counts)))
     groups = [group.tolist() for group in rows]
     for _ in range(SWEEPS):
-        best, swap = imbalance(counts, groups) - 1e-12, None
+        sums = np.stack([counts[group].sum(axis=0) for group in groups])
+        apart = imbalance(sums)
+        best, swap = apart.mean() - 1e-12, None
         for a, b in combinations(range(len(groups)), 2):
-            for i, j in product(range(len(groups[a])), range(len(groups[b]))):
-                groups[a][i], groups[b][j] = groups[b][j], groups[a][i]
-                if (new := imbalance(counts, groups)) < best:
-                    best, swap = new, (a, i, b, j)
-                groups[a][i], groups[b][j] = groups[b][j], groups[a][i]
+            moved = counts[groups[b]] - counts[groups[a]][:, None]  # into a, by (i, j)
+            after = np.broadcast_to(apart, (*moved.shape[:2], len(groups))).copy()
+            after[..., a], after[..., b] = imbalance(sums[a] + moved), imbalance(sums[b] - moved)
+            means = after.mean(axis=-1)
+            i, j = np.unravel_index(means.argmin(), means.shape)
+            if means[i, j] < best:
+                best, swap = means[i, j], (a, i, b, j)
         if swap is None:
             break
         a, i, b, j = swap
@@ -105,12 +109,12 @@ def balanced(counts: NDArray[np.int64], n_groups: int) -> list[list[int]]:
     return groups
 
 
-def imbalance(counts: NDArray[np.int64], groups: Sequence[Sequence[int]]) -> float:
-    """Return the mean over groups of the distance between their label shares and equal ones.
+def imbalance(sums: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the distance (...) between the label shares of groups that have `sums` (..., L) and equal shares.
 
-    >>> round(imbalance(np.array([[10, 0], [8, 2], [0, 10], [2, 8]]), [[0, 1], [2, 3]]), 4)
-    0.5657
+    >>> imbalance(np.array([[18, 2], [2, 18]])).round(4).tolist()
+    [0.5657, 0.5657]
     """
-    sums = np.stack([counts[list(group)].sum(axis=0) for group in groups])
-    shares = sums / np.maximum(sums.sum(axis=1, keepdims=True), 1)
-    return float(np.linalg.norm(shares - 1 / counts.shape[1], axis=1).mean())
+    shares = sums / np.maximum(sums.sum(axis=-1, keepdims=True), 1)
+    distances: NDArray[np.float64] = np.linalg.norm(shares - 1 / sums.shape[-1], axis=-1)
+    return distances

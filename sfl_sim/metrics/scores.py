@@ -222,9 +222,14 @@ def paper_like(history: ArrayLike) -> tuple[float, float]:
 
 
 def last_medians(rounds: pd.DataFrame, columns: Sequence[str], last_rounds: int = LAST_ROUNDS) -> dict[str, float]:
-    """Compute the medians of columns of one run's rounds over its last rounds, of those that are known."""
-    medians = rounds.filter(list(columns)).tail(last_rounds).astype(float).median().dropna()
-    return {str(column): float(value) for column, value in medians.items()}
+    """Compute the medians of columns of one run's rounds over its last rounds, of those that are finite."""
+    medians = rounds.filter(list(columns)).tail(last_rounds).astype(float).median()
+    return {str(column): float(value) for column, value in medians.items() if np.isfinite(value)}
+
+
+def known(number: float) -> float | None:
+    """Replace NaN and infinities, which JSON does not have, by None."""
+    return float(number) if np.isfinite(number) else None
 
 
 def headline(rounds: pd.DataFrame, labels: pd.DataFrame, last_rounds: int = LAST_ROUNDS) -> dict[str, float | None]:
@@ -245,16 +250,16 @@ def headline(rounds: pd.DataFrame, labels: pd.DataFrame, last_rounds: int = LAST
     last = rounds.filter(columns).tail(last_rounds).astype(float)
     if "perplexity" in last:
         last["perplexity"] = last["perplexity"].fillna(np.inf)  # larger than any number
-    medians = last.median().dropna().items()
-    figures |= {str(column): value if np.isfinite(value) else None for column, value in medians}
+    figures |= {str(column): known(value) for column, value in last.median().dropna().items()}
     if len(last) > 1:
-        figures["accuracy_spread"] = float(last[score].std())
+        with np.errstate(invalid="ignore"):  # of infinite scores there is none
+            figures["accuracy_spread"] = known(last[score].std())
     if not labels.empty:
         figures["backward_transfer"] = backward_transfer(label_history(labels).to_numpy())
-    figures["best_accuracy"] = float(rounds[score].max())
+    figures["best_accuracy"] = known(rounds[score].max())
     if VALIDATION in rounds and rounds[VALIDATION].notna().any():
         best = rounds[VALIDATION].astype(float).argmax()
-        figures |= {"best_round": int(rounds["round"].iloc[best]), "best_round_score": float(rounds[score].iloc[best])}
+        figures |= {"best_round": int(rounds["round"].iloc[best]), "best_round_score": known(rounds[score].iloc[best])}
     return figures
 
 

@@ -111,8 +111,8 @@ def _warnings(run: Run) -> list[str]:
     texts += _first(_stopped(run), "more stopped early; summary.json says why.")
     diverged = run.rounds[run.rounds[score].notna() & ~np.isfinite(run.rounds["loss"].astype(float))]
     found = [
-        f"{variant} with seed {seed} diverged in round {rounds['round'].min()}. Its loss is no longer a "
-        "number, and its accuracy is that of guessing; a smaller learning rate may help."
+        f"{variant} with seed {seed} diverged in round {rounds['round'].min()}: its loss is no longer a "
+        "number. A smaller learning rate may help."
         for (variant, seed), rounds in diverged.groupby(["variant", "seed"], sort=False)
     ]
     texts += _first(found, "more diverged; rounds.parquet has the losses of all.")

@@ -186,8 +186,8 @@ class OnlyWith:
         return f"where {prefix}{self.key} is {json.dumps(value).strip(chr(34))}"
 
     def allows(self, value: Any) -> bool:
-        """Return True if the key has an effect where the other key has this value."""
-        return value in self.values
+        """Return True if the key has an effect where the other key has this value; of a list, one is enough."""
+        return any(each in self.values for each in (value if isinstance(value, list) else [value]))
 
 
 class Unless(OnlyWith):

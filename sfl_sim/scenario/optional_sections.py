@@ -137,7 +137,7 @@ class Leakage(Section):
     """Number of training samples that are attacked, equally many of each client that is not auxiliary."""
     aux_share: PositiveShare = 0.1
     """Share of the training samples, those of some clients, that the attacker knows and learns from."""
-    epochs: Count = 30
+    epochs: Annotated[Count, OnlyWith("attacks", "inversion")] = 30
     """Passes of the attacker's decoder over the samples that it knows."""
     attacks: Annotated[list[Literal["inversion", "dependence", "labels"]], Field(min_length=1)] = Field(
         default=["inversion", "dependence", "labels"]

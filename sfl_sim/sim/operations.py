@@ -15,7 +15,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import Lost, On, Read, Send, ServerNode, Value, aggregator_of
 from sfl_sim.sim.branch import WAITS, Branch, Callbacks
 from sfl_sim.sim.dropouts import Dropout, Dropouts
-from sfl_sim.sim.nodes import client_of, owner
+from sfl_sim.sim.nodes import client_of, maker_of, owner
 from sfl_sim.sim.prices import ClientResources, Prices
 from sfl_sim.sim.serving_station import ServingStation
 from sfl_sim.sim.shared_links import SharedLinks
@@ -171,6 +171,7 @@ class Operations:
         self._links_by_tier = links_by_tier(env, resources)
         stays = ((tier.nodes, tier.servers.presence or ()) for tier in prices.fleet.tiers.values())
         self._up = {node: up for nodes, ups in stays for node, up in zip(nodes, ups, strict=False)}
+        self._up |= {aggregator_of(node): up for node, up in self._up.items()}
         self._watched_s: dict[int, float] = {}
         self._n_lost = 0
         self.round = 0
@@ -239,7 +240,7 @@ class Operations:
     def _bring(self, branch: Branch, station: Station | ServingStation, service_s: float) -> Any:
         """Bring a job to a station, which serves it once a worker is free and the order allows."""
         client = client_of(branch.op)
-        branch.result.maker = branch.op.node if client == NOBODY else client
+        branch.result.maker = maker_of(branch.op)
         job = Job(
             client,
             branch.op.state.guard,

@@ -8,9 +8,9 @@ from math import inf
 from typing import Any, NamedTuple
 
 from sfl_sim.ops import Expect, Flow, Occur, On, Par, Send, ServerNode, State, Value, Wait
-from sfl_sim.sim.nodes import Link, client_of
+from sfl_sim.sim.nodes import Link, client_of, maker_of
 from sfl_sim.sim.prices import ClientResources, Computing, Moving, Prices
-from sfl_sim.store.places import DEVICE, NOBODY
+from sfl_sim.store.places import DEVICE
 
 
 class NotPlannable(Exception):
@@ -65,9 +65,8 @@ def _trace(flow: Flow, prices: Prices) -> tuple[FlowTrace, Any]:
         result = None
         if isinstance(op, On):
             computing, result = prices.computing(op)
-            client = client_of(op)
-            result.maker = op.node if client == NOBODY else client
-            traced.append(_job(op, client, result.step, computing))
+            result.maker = maker_of(op)
+            traced.append(_job(op, client_of(op), result.step, computing))
         elif isinstance(op, Send):
             link = prices.nodes.links[op.src, op.dst]
             result = op.payload.snapshot()

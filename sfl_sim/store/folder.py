@@ -146,7 +146,11 @@ class RunFolder:
     def failures(self) -> dict[Failure, str]:
         """Return the failures of trials, in their order, with the traceback of each."""
         trials = sorted(path.parent for path in self.staging.glob(f"{TRIALS}/*/{FAILURE}"))
-        return {failure: (trial / TRACEBACK).read_text() for trial in trials if (failure := read_failure(trial))}
+        return {
+            failure: (trial / TRACEBACK).read_text(encoding="utf-8")
+            for trial in trials
+            if (failure := read_failure(trial))
+        }
 
     @property
     def has_trials(self) -> bool:

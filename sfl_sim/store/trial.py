@@ -223,7 +223,7 @@ class Failure:
 def write_failure(folder: Path, failure: Failure, traceback: str = "") -> None:
     """Store a trial's failure in its folder, with the traceback beside it."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / TRACEBACK).write_text(traceback)
+    (folder / TRACEBACK).write_text(traceback, encoding="utf-8", errors="backslashreplace")
     write_json(folder / FAILURE, asdict(failure))
 
 

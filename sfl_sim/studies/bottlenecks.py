@@ -61,7 +61,8 @@ def _in_tiers(fleet: Fleet, change: Callable[[Fleet], Fleet]) -> Fleet:
 
 def _no_latency(fleet: Fleet) -> Fleet:
     topology = fleet.topology and fleet.topology.without_latency
-    return replace(fleet, latency_s=[0.0] * len(fleet.latency_s), topology=topology)
+    tiers = {name: replace(one, servers=_no_latency(one.servers), reach_s=None) for name, one in fleet.tiers.items()}
+    return replace(fleet, latency_s=[0.0] * len(fleet.latency_s), topology=topology, tiers=tiers)
 
 
 def _faster_backbone(fleet: Fleet) -> Fleet:
@@ -74,7 +75,7 @@ CHANGES = {
     "devices x2": Change(_faster),
     "server x2": Change(lambda fleet: _in_tiers(replace(fleet, server=Doubled(fleet.server)), _faster)),
     "workers x2": Change(workers=2),
-    "no latency": Change(lambda fleet: _in_tiers(_no_latency(fleet), _no_latency)),
+    "no latency": Change(_no_latency),
     "backbone x2": Change(lambda fleet: _in_tiers(fleet, _faster_backbone), of_tiers=True),
 }
 """Changes by name. Methods that adapt their demands to the clients' speeds act as in the unchanged system."""

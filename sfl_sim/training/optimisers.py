@@ -155,7 +155,8 @@ class Foreign(Optimiser):
 
     def _update(self, weights: Weights, weight_decay: float) -> None:
         parameters, views = (weights.part.views(flat) for flat in (weights.flat, weights.grad))
-        gradients = [None if i in set(weights.unlearned) else gradient for i, gradient in enumerate(views)]
+        unlearned = set(weights.unlearned)
+        gradients = [None if i in unlearned else gradient for i, gradient in enumerate(views)]
         weights.foreign = self._stepped(parameters, gradients, weight_decay, weights.foreign)
 
     def _stepped(

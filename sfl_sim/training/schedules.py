@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -58,7 +58,7 @@ def torch_rates(name: str, options: Mapping[str, Any]) -> Callable[[float, int],
     make, options = SCHEDULES[name], {**DEFAULTS.get(name, {}), **options}
     arguments = inspect.signature(make).parameters
 
-    @lru_cache
+    @cache  # without a limit: clients ask in turn, each with a rate of its own
     def rates(lr: float, rounds: int) -> tuple[float, ...]:
         optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr)
         lengths = {length: rounds for length in LENGTHS if length in arguments and length not in options}
@@ -75,4 +75,4 @@ def torch_rates(name: str, options: Mapping[str, Any]) -> Callable[[float, int],
 
 def own_rates(factor: Callable[[int], float]) -> Callable[[float, int], tuple[float, ...]]:
     """Return the rates of a user's own function, which gives the factor on the rate of each round, from 1."""
-    return lambda lr, rounds: tuple(lr * float(factor(round)) for round in range(1, rounds + 1))
+    return cache(lambda lr, rounds: tuple(lr * float(factor(round)) for round in range(1, rounds + 1)))

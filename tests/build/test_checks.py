@@ -86,6 +86,11 @@ TURNS = {"method": "splitfed_v2", "model": {"cut": 1}}
             )
             for key in ("up_down_correlation", "compute_correlation")
         ),
+        (
+            {"report": {"leakage": {"attacks": ["dependence", "labels"], "epochs": 5}}},
+            "report.leakage.epochs",
+            "report.leakage.attacks is",
+        ),
         ({"serving": {"batch": {"max_wait_s": 0.1}}}, "serving.batch.max_wait_s", "serving.batch.max_size is 1"),
         (
             {"serving": {"threshold": {"kind": "offload_rate", "target": 0.4}, "exit_probability": 0.5}},

@@ -14,6 +14,7 @@ from sfl_sim.metrics.scores import (
     client_ends,
     headline,
     label_ends,
+    last_medians,
     of_numbers,
     of_pixels,
     of_sets,
@@ -134,6 +135,14 @@ def test_the_headline_tells_the_last_rounds_and_the_best_one():
     assert found["best_accuracy"] == 0.9
     assert found["backward_transfer"] == pytest.approx(0.3)
     assert found["accuracy_spread"] == pytest.approx(((4 + 1 + 0 + 4 + 1) / 100 / 4) ** 0.5)  # of .5 .8 .7 .9 .6
+
+
+def test_figures_of_a_score_without_a_finite_value_are_unknown_as_json_has_no_infinity():
+    figures = headline(run_of([-np.inf, -np.inf])[0], pd.DataFrame())
+    assert {figures[name] for name in ("accuracy", "accuracy_spread", "best_accuracy")} == {None}
+    assert last_medians(pd.DataFrame({"mine": [1.0, np.inf, np.inf], "other": [1.0, 2.0, 9.0]}), ["mine", "other"]) == {
+        "other": 2.0
+    }
 
 
 def test_a_single_round_does_not_tell_how_steady_a_run_is():

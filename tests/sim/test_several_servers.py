@@ -179,7 +179,8 @@ def with_outage(up_s, n=2):
 def test_what_a_server_does_stands_still_while_it_is_down():
     """Down from 2 s to 10 s: a job of 3 s ends at 11 s, a message of 4 s to it, and one from it, wait likewise."""
     where = with_outage([(0.0, 2.0), (10.0, 100.0)])
-    assert rows_of(computing(EDGES[0], 3), where)["ended_s"].tolist() == [11]
+    for node in (EDGES[0], aggregator_of(EDGES[0])):
+        assert rows_of(computing(node, 3), where)["ended_s"].tolist() == [11], node
     for ends in ((0, EDGES[0]), (EDGES[0], 0), (EDGES[0], SERVER), (SERVER, EDGES[0])):
         assert rows_of(sending(4, *ends), where)["ended_s"].tolist() == [12], ends
     assert rows_of(sending(4, 0, EDGES[1]), where)["ended_s"].tolist() == [4]

@@ -19,7 +19,7 @@ from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.store.files import damaged, read_manifest, write_file
 from sfl_sim.store.folder import RunFolder, free_folder, is_begun
 from sfl_sim.store.tables import split_by_trial
-from sfl_sim.store.trial import TrialWriter
+from sfl_sim.store.trial import Failure, TrialWriter, write_failure
 
 
 def ops(n, round=1):
@@ -249,6 +249,13 @@ def test_resume_keeps_the_trials_that_are_finished(tmp_path):
     out = finish(again)
     assert pd.read_parquet(out / "rounds.parquet").groupby("variant").size().to_dict() == {"a": 3, "b": 3}
     assert not (out / "trials").exists()
+
+
+def test_a_traceback_with_a_file_name_that_is_no_text_is_stored(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    failure = Failure("a", seed=0, round=None, error="OSError: no such file")
+    write_failure(folder.trial_folder(0), failure, traceback="in caf\udce9.py, with ü")
+    assert folder.failures() == {failure: "in caf\\udce9.py, with ü"}
 
 
 def test_a_trial_that_was_closed_and_failed_is_not_finished(tmp_path):

@@ -60,6 +60,21 @@ def test_a_change_gives_what_a_whole_run_in_that_world_gives():
         assert found.loc[change, "after_s"] == pytest.approx(round_s(world, found.loc[change, "round"]), rel=1e-9)
 
 
+def test_without_latency_the_way_to_the_servers_of_a_tier_takes_none(tmp_path):
+    """A server reaches all clients after 5 s, which no change of the links makes shorter."""
+    file = tmp_path / "reach.csv"
+    file.write_text("client,edge1,edge2\n" + "".join(f"{client},5,5\n" for client in range(6)))
+    far, near = (
+        study("splitfed_v2", network=NETWORK | {"latency_s": latency_s}, servers={"edge": {"count": 2} | more})
+        for latency_s, more in ((0.05, {"reach_s": str(file)}), (0.0, {}))
+    )
+    found = speedups(far, walked(far)).set_index("change")
+    assert found["before_s"].iloc[0] > 5 + found.loc["no latency", "after_s"]
+    assert found.loc["no latency", "after_s"] == pytest.approx(
+        round_s(near, found.loc["no latency", "round"]), rel=1e-9
+    )
+
+
 def test_a_method_that_remembers_begins_anew_for_every_change(monkeypatch):
     """SplitFrozen that sends once would have sent everything when the first change is timed."""
     monkeypatch.setattr(module, "typical_round", lambda rounds: 1)

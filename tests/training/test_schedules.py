@@ -44,8 +44,28 @@ def test_a_warm_up_grows_in_equal_steps_and_the_schedule_begins_after_it():
     assert [warmed(0.8, number) for number in range(1, 7)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.4, 0.2])
 
 
-def test_a_function_of_one_s_own_gives_the_factor():
-    assert Schedule(own_rates(lambda number: 1 / number), rounds=4)(0.4, 4) == pytest.approx(0.1)
+def test_a_function_of_one_s_own_gives_the_factor_and_is_asked_once_for_each_rate_and_round():
+    asked = []
+
+    def factor(number):
+        asked.append(number)
+        return 1 / number
+
+    rates = Schedule(own_rates(factor), rounds=4)
+    assert [rates(0.4, number) for number in (4, 2, 4)] == pytest.approx([0.1, 0.2, 0.1])
+    assert asked == [1, 2, 3, 4]
+
+
+def test_many_clients_with_a_rate_each_make_no_scheduler_anew(monkeypatch):
+    made = []
+    monkeypatch.setitem(
+        SCHEDULES, "cosine", lambda *given, **more: made.append(1) or lr_scheduler.CosineAnnealingLR(*given, **more)
+    )
+    rates = Schedule(torch_rates("cosine", {"T_max": 3}), rounds=3)
+    for number in (1, 2, 3):
+        for client in range(300):
+            rates(0.1 + client, number)
+    assert len(made) == 300
 
 
 def test_all_schedulers_of_torch_that_need_no_metric_or_momentum_are_there():

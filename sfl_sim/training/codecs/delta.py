@@ -14,7 +14,7 @@ from sfl_sim.training.codecs.base import Code, Codec, Shape, of_raw, raw
 class Delta(Codec):
     """Only the samples that have changed since their client sent them last; the others are what they were then."""
 
-    theta: float = 0.98
+    theta: Annotated[float, Field(ge=-1, le=1)] = 0.98
     """Cosine between a sample and what was sent of it last, below which it is sent."""
     inner: Codec | None = None
     """Codec of the samples that are sent: a section; null: they are sent as they are."""
