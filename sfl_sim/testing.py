@@ -31,7 +31,7 @@ from sfl_sim.metrics.busy import busy
 from sfl_sim.models.lora import Lora
 from sfl_sim.models.network import Network
 from sfl_sim.models.on_nan import OnNan
-from sfl_sim.models.replica import Beforehand
+from sfl_sim.models.replica import Beforehand, through
 from sfl_sim.ops import On, Step, Value
 from sfl_sim.rng import stream
 from sfl_sim.scenario.sections import Clients, Server, TierSection
@@ -46,7 +46,6 @@ from sfl_sim.system.presence import Presence
 from sfl_sim.training.alternatives import Alternatives, replicas_by_name
 from sfl_sim.training.codecs import Fp16, TopK
 from sfl_sim.training.contents import dump, load, packed_bytes
-from sfl_sim.training.deployed import through
 from sfl_sim.training.executors import Eager, Timing
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.process import own_process
@@ -419,7 +418,7 @@ def check_deployed(case: Case, world: World = USUAL) -> None:
         _trait(method, "has_exits", method.deployed(0).head is not None, "clients have an exit")
     front, back = method.sides(0)
     x = torch.zeros(2, *method.task.network.input_shape, dtype=torch.float64)
-    _expect(through(back, through(front, x)).shape == (2, N_LABELS), "sides give no answer")
+    _expect(through([*front, *back], x, training=False).shape == (2, N_LABELS), "sides give no answer")
     if method.is_split:
         begun = method.task.network.split(method.task.cuts[0], seed=method.task.seed, device=CPU)[0].weights.flat
         trained = torch.cat([member.weights.flat for part in front for member in part.members])

@@ -330,6 +330,10 @@ class Experiment:
             for name, tensor in replica.weights.named_tensors()
         }
 
+    def replicas(self) -> list[str]:
+        """Give the names before those of the weights: part1, part2, ..., and part1.client3 for what a client keeps."""
+        return [*replicas_by_name(self._model)]
+
     def adapters(self) -> dict[str, list[dict[str, Any]]]:
         """Give, for every weight with adapters, the name before their factors' A and B, their rows and their scale."""
         adapters: dict[str, list[dict[str, Any]]] = {}

@@ -30,12 +30,12 @@ from sfl_sim.metrics.leakage import (
     psnr,
     ssim,
 )
+from sfl_sim.models.replica import through
 from sfl_sim.rng import stream
 from sfl_sim.scenario.optional_sections import Leakage
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store.schema import tables
 from sfl_sim.training.defences import correlation, distances, unbiased_correlation
-from sfl_sim.training.deployed import through
 from sfl_sim.training.inversion import invert
 
 Ints = NDArray[np.int64]
@@ -205,7 +205,7 @@ class Meter:
                 index = indices[start : start + self.batch_size]
                 rows = torch.from_numpy(index).to(self.images.x.device)
                 with torch.no_grad():
-                    z = through(front, self.images.prepare(self.images.x[rows]))
+                    z = through(front, self.images.prepare(self.images.x[rows]), training=False)
                 ids = (round, cut, c, start)
                 batches.append((index, np.full(len(index), c), *self._exchanged(z, self.images.y[rows], back, ids)))
         index, client, smashed, gradients = zip(*batches, strict=True)
@@ -223,7 +223,7 @@ class Meter:
         up, down, shape = self.method.wire.up, self.method.wire.down, tuple(z.shape)
         code = up.encode(z, stream(self.seed, "leakage up", *ids)) if up else ()
         seen = (up.decode(code, shape, z.dtype) if up else z).detach().requires_grad_()
-        summed = back[-1].part.loss(through(back, seen), y, reduction="sum")
+        summed = back[-1].part.loss(through(back, seen, training=False), y, reduction="sum")
         loss = self.method.server_share * summed / self.batch_size
         (gradient,) = torch.autograd.grad(loss, seen)
         if up:

@@ -257,10 +257,10 @@ class Embed(Step):
         """Embeddings (n, d_S), or answers (n, L); the graphs wait in theta for `HarmonyAlign`."""
         z_pp, z_p, same = views.load()
         trunk, last = theta.replicas[: self.route.trunk], theta.replicas[self.route.trunk :]
-        zs_p = None if z_p is None else through(trunk[self.route.k :], z_p)
+        zs_p = None if z_p is None else through(trunk[self.route.k :], z_p, training=True)
         z_pp = z_pp.detach().requires_grad_()
-        zs_pp = through(trunk[self.route.d :], z_pp)
-        answer = through(last, zs_pp)
+        zs_pp = through(trunk[self.route.d :], z_pp, training=True)
+        answer = through(last, zs_pp, training=True)
         theta.pending = z_pp, zs_pp, answer, zs_p, same
         return answer.detach()
 

@@ -192,8 +192,9 @@ class Bundle(State):
         return [replica for member in self.members for replica in member.members]
 
 
-def through(pieces: Sequence[Replica], x: Tensor) -> Tensor:
-    """Run a training pass of x through one piece after another."""
-    for piece in pieces:
-        x = piece.weights(x, training=True)
+def through(parts: Sequence[Replica | Joined], x: Tensor, training: bool) -> Tensor:
+    """Run x (n, ...) through one part after another, in training or in eval mode."""
+    for part in parts:
+        for replica in part.members:
+            x = replica.weights(x, training)
     return x

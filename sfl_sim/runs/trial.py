@@ -232,6 +232,7 @@ class _Trial:
         """Store the global model after the last round so far, and how to ask it, if the run trains."""
         if experiment.device is not None:
             about = {"variant": trial.variant, "seed": trial.seed, "round": len(trial.rounds)}
+            about |= {"replicas": experiment.replicas()}
             adapters = experiment.adapters()
             about |= {"adapters": adapters} if adapters else {}
             trial.add_weights(experiment.weights(), {**about, **experiment.dataset.preparation}, name)

@@ -31,19 +31,22 @@ class KeptModel:
     Attributes:
         parts: its tensors by number of the part, then by owner: `""`, or `client3` for a part that clients keep.
 
-    Raises ScenarioError if the file is damaged.
+    Raises ScenarioError if the file is damaged, or of a version that did not store who keeps which part.
     """
 
     def __init__(self, file: Path, variant: Variant, round: int) -> None:
         self.file, self.variant, self.round = file, variant, round
         self.scenario = variant.scenario
         self.parts: dict[int, dict[str, dict[str, Tensor]]] = {}
+        replicas = read_json(file.with_suffix(".json")).get("replicas")
+        if replicas is None:
+            raise ScenarioError(
+                "is of a version that did not store who keeps which part; run it again", key="variant", found=str(file)
+            )
         for name, tensor in merged(file, "variant").items():
-            part, _, below = name.partition(".")
-            owner = below.partition(".")[0]
-            if not re.fullmatch(r"client\d+|initial", owner):  # a module of the model
-                owner = ""
-            given, is_turned = self._given(below.removeprefix(f"{owner}.") if owner else below)
+            replica = next(each for each in replicas if name.startswith(f"{each}."))
+            part, _, owner = replica.partition(".")
+            given, is_turned = self._given(name.removeprefix(f"{replica}."))
             owners = self.parts.setdefault(int(part.removeprefix("part")), {})
             owners.setdefault(owner, {})[given] = tensor.T.contiguous() if is_turned else tensor
 

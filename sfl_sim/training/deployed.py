@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sfl_sim.models.network import Network
-from sfl_sim.models.replica import Joined, Replica
+from sfl_sim.models.replica import Joined, Replica, through
 from sfl_sim.ops import Work
 from sfl_sim.training.codecs import Codec
 from sfl_sim.training.evaluate import BATCH
@@ -131,10 +131,11 @@ def answer(model: Deployed, x: Tensor, y: Tensor, prepare: Prepare) -> Answers:
     with torch.inference_mode():
         for start in range(0, len(x), BATCH):
             labels = y[start : start + BATCH]
-            features = through(model.front, prepare(x[start : start + BATCH]))
-            final = through(model.back, model.codec.decode_each_alone(features) if model.codec else features)
+            features = through(model.front, prepare(x[start : start + BATCH]), training=False)
+            arrived = model.codec.decode_each_alone(features) if model.codec else features
+            final = through(model.back, arrived, training=False)
             if model.head:
-                shares = through([model.head], features).to(model.head.part.dtype).softmax(dim=1)
+                shares = through([model.head], features, training=False).to(model.head.part.dtype).softmax(dim=1)
                 entropy.append(torch.special.entr(shares).sum(dim=1))
                 device.append(shares.argmax(dim=1) == labels)
             else:
@@ -165,7 +166,7 @@ def representations(
             *earlier, last = (replica for part in parts for replica in part.members if len(replica.part.skeleton))
             for start in range(0, len(rows), BATCH):
                 chunk = rows[start : start + BATCH]
-                out = through(earlier, prepare(x[torch.from_numpy(chunk).to(x.device)]))
+                out = through(earlier, prepare(x[torch.from_numpy(chunk).to(x.device)]), training=False)
                 out = _but_last_layer(last, network, out)
                 by_row |= dict(zip(chunk.tolist(), out.flatten(1).double().cpu(), strict=True))
         return torch.stack([by_row[row] for row in range(len(clients))]).numpy()
@@ -178,11 +179,3 @@ def _but_last_layer(last: Replica, network: Network, x: Tensor) -> Tensor:
         return x
     kept = network.part(len(network) - n_layers, len(network) - 1)
     return last.weights.only(kept)(x, training=False)
-
-
-def through(parts: Sequence[Replica | Joined], x: Tensor) -> Tensor:
-    """Run x (n, ...) through one part after another, in eval mode."""
-    for part in parts:
-        for replica in part.members:
-            x = replica.weights(x, training=False)
-    return x

@@ -15,11 +15,11 @@ from sfl_sim.engine.leakage import chosen_samples
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.splitfed_v1 import SplitFedV1
+from sfl_sim.models.replica import through
 from sfl_sim.ops import SERVER, on, send
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.optional_sections import Leakage
 from sfl_sim.testing import cases_of
-from sfl_sim.training.deployed import through
 
 CPU = torch.device("cpu")
 ATTACKS_OF_LABELS = {"norm", "clusters", "nearest", "commonest label"}
@@ -150,9 +150,9 @@ def exchanged(run):
     """Gradients that the meter hears of a mini-batch, and those of its mean loss by the activations that it hears."""
     (front, back), images = run.method.sides(0), run.meter.images
     with torch.no_grad():
-        smashed = through(front, images.prepare(images.x[:8]))
+        smashed = through(front, images.prepare(images.x[:8]), training=False)
     seen, gradients = run.meter._exchanged(smashed, images.y[:8], back, (1, 1, 0, 0))
-    torch.nn.functional.cross_entropy(through(back, seen.requires_grad_()), images.y[:8]).backward()
+    torch.nn.functional.cross_entropy(through(back, seen.requires_grad_(), training=False), images.y[:8]).backward()
     return gradients, seen.grad
 
 

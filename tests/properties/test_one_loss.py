@@ -13,8 +13,8 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.methods import METHODS
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.losses import cross_entropy
+from sfl_sim.models.replica import through
 from sfl_sim.scenario.load import parse
-from sfl_sim.training.deployed import through
 from sfl_sim.training.evaluate import evaluate
 
 CPU = torch.device("cpu")
@@ -43,7 +43,8 @@ def trained(name, scale, loss=cross_entropy):
 def answers(method, c):
     """What client `c` answers by itself and with the server, of which an exit learns by steps of its own."""
     model, x = method.deployed(c), torch.linspace(-1, 1, 32, dtype=torch.float64).view(2, 1, 4, 4)
-    return torch.cat([through(model.on_device, x), through([*model.front, *model.back], x)])
+    ways = model.on_device, [*model.front, *model.back]
+    return torch.cat([through(way, x, training=False) for way in ways])
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -77,7 +78,7 @@ def test_who_listens_sees_gradients_of_the_loss(name, monkeypatch):
         front, back = run.method.sides(0)
         images = run.meter.images
         with torch.no_grad():
-            smashed = through(front, images.prepare(images.x[:8]))
+            smashed = through(front, images.prepare(images.x[:8]), training=False)
         return run.meter._exchanged(smashed, images.y[:8], back, (1, 1, 0, 0))[1]
 
     usual, other = heard(cross_entropy), heard(twice)

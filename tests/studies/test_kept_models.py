@@ -1,6 +1,7 @@
 """Trained weights as users take them away: their own module, files for plain torch, transformers and peft."""
 
 import json
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,17 @@ def test_parts_that_clients_keep_are_files_of_their_own(tmp_path):
     names = {path.name for path in folder.iterdir()}
     assert names == {"part-1-client0.safetensors", "part-1-client1.safetensors", "part-2.safetensors"}
     assert results.model(client=1)(X).shape == (5, 10)
+
+
+def test_ones_own_modules_may_be_called_like_what_clients_keep(tmp_path):
+    def factory():
+        first = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU())
+        return nn.Sequential(OrderedDict(initial=first, client1=nn.Linear(8, 10)))
+
+    results = sfl_sim.run(WORDS | {"model": {"factory": factory, "cut": 1}}, out=tmp_path / "run")
+    assert {name.partition(".")[0] for name in results.state_dict()} == {"initial", "client1"}
+    (folder,) = results.save_models(tmp_path / "files")
+    assert {file.name for file in folder.iterdir()} == {f"{name}.safetensors" for name in ("part-1", "part-2", "model")}
 
 
 def test_a_run_that_timed_alone_has_no_models(tmp_path):
