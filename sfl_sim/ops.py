@@ -74,6 +74,15 @@ class ServerNode(NamedTuple):
         return self.name
 
 
+def role_of(name: str) -> str:
+    """Return the role of the server of this name: that of its tier, which has no digits.
+
+    >>> role_of("edge12")
+    'edge'
+    """
+    return name.rstrip("0123456789")
+
+
 Node = int | ServerNode
 
 SERVER = ServerNode("server")

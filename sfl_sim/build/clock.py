@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sfl_sim.build.registry import find_order
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.on_nan import OnNan
+from sfl_sim.ops import role_of
 from sfl_sim.scenario.sections import Clients, Scenario, StationSection, TrainSection
 from sfl_sim.sim.clock import Clock, Plans
 from sfl_sim.sim.dropouts import Dropouts
@@ -106,7 +107,7 @@ def _recorded_turns(server: StationSection, seed: int, key: str, node: str) -> d
 
 def server_workers(scenario: Scenario, name: str = places.SERVER) -> float:
     """Return the number of jobs that a server of the scenario runs at the same time; infinity if unlimited."""
-    return _number(scenario.servers.get(name.rstrip("0123456789"), scenario.server).workers)
+    return _number(scenario.servers.get(role_of(name), scenario.server).workers)
 
 
 def burst_of(server: StationSection) -> float:

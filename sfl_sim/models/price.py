@@ -199,8 +199,8 @@ class _Counts:
         self.finer: Counter[str] = Counter()
         self.spared: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self.spared_as_first: defaultdict[int, Counter[str]] = defaultdict(Counter)
-        self.weights = {_address(weight) for weight in module.parameters()}
-        self.frozen = {_address(weight) for weight in module.parameters() if not weight.requires_grad}
+        self.weights = {memory_of(weight) for weight in module.parameters()}
+        self.frozen = {memory_of(weight) for weight in module.parameters() if not weight.requires_grad}
         self.adapted: dict[int, tuple[Tensor, list[Adapter]]] = {}
         self.in_attention = False
         self.priced_by: nn.Module | None = None  # the module that is running and gives its MACs
@@ -237,10 +237,10 @@ class _Counts:
         if self.priced_by is module:
             self.priced_by = None
         if isinstance(module, Adapter):
-            _, before = self.adapted.get(_address(args[0]), (None, []))
-            self.adapted[_address(out)] = out, [*before, module]
-            self.frozen.add(_address(out))
-            self.weights.add(_address(out))
+            _, before = self.adapted.get(memory_of(args[0]), (None, []))
+            self.adapted[memory_of(out)] = out, [*before, module]
+            self.frozen.add(memory_of(out))
+            self.weights.add(memory_of(out))
 
     @property
     def in_adapter(self) -> bool:
@@ -275,7 +275,7 @@ class _Counts:
             return
         number, module = self.calls[-1]
         kind = "attention" if self.in_attention or isinstance(module, nn.MultiheadAttention) else kind
-        addresses = [_address(factor) for factor in factors]
+        addresses = [memory_of(factor) for factor in factors]
         n_frozen = int(not self.frozen.isdisjoint(addresses))
         needed = [
             factor.requires_grad and address not in self.frozen
@@ -403,9 +403,9 @@ class _OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.counts.products(kind, macs, (x, out), (x, weight), finer=finer, groups=groups, padded=padded, reads=reads)
 
 
-def _address(tensor: Tensor) -> int:
-    """Return the address of what stands for a tensor's memory, on the `meta` device, too."""
-    return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
+def memory_of(tensor: Tensor) -> int:
+    """Return what tells the memory of a tensor that is alive from that of others, on the `meta` device, too."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _products(a: Tensor, b: Tensor) -> int:

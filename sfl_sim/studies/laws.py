@@ -25,7 +25,7 @@ from sfl_sim.engine.round_tables import ServerTable, client_table
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.pooled import Pooled
 from sfl_sim.metrics.queue import held_idle, queue_length
-from sfl_sim.ops import AGGREGATOR, Expect, State
+from sfl_sim.ops import AGGREGATOR, Expect, State, role_of
 from sfl_sim.report.load import TABLES, load
 from sfl_sim.rng import stream
 from sfl_sim.scenario.load import parse
@@ -356,7 +356,7 @@ def servers_serve(trial: StoredTrial) -> Finding:
 
 
 def _section(trial: StoredTrial, node: str) -> StationSection:
-    return trial.scenario.servers.get(node.rstrip("0123456789"), trial.scenario.server)
+    return trial.scenario.servers.get(role_of(node), trial.scenario.server)
 
 
 def in_order(trial: StoredTrial) -> Finding:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.ops import SERVER, ServerNode
+from sfl_sim.ops import SERVER, ServerNode, role_of
 from sfl_sim.rng import stream
 from sfl_sim.scenario import sections
 from sfl_sim.scenario.optional_sections import Availability, Overhead
@@ -237,8 +237,7 @@ def _parents(tiers: Mapping[str, sections.TierSection]) -> dict[str, list[Server
 def _read_reach_s(file: str, n_clients: int, names: Sequence[str], key: str) -> FloatArray:
     """Read seconds between clients and servers: (clients, servers). Raises ScenarioError for an unusable file."""
     table = read_table(Path(file), names, key)
-    tier = names[0].rstrip("0123456789")
-    table.require_no_others(names, [other for other in table.columns if other.rstrip("0123456789") != tier])
+    table.require_no_others(names, [other for other in table.columns if role_of(other) != role_of(names[0])])
     if len(table.lines) != n_clients:
         raise ScenarioError("needs a row for each client", key=key, found=len(table.lines), allowed=[n_clients])
     columns = []

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.lora import Adapter
 from sfl_sim.models.network import Network
+from sfl_sim.models.price import memory_of
 
 SAMPLES = (2, 3)
 """Sizes of the mini-batches that are measured: batch norms may need two samples, and memory grows linearly."""
@@ -70,24 +71,24 @@ def _held_bytes(network: Network) -> NDArray[np.int64]:
 
 def _held_by(network: Network) -> NDArray[np.int64]:
     (whole,) = network.split(seed=0, device=torch.device("cpu"))
-    of_weights = {_address(tensor) for tensor in (whole.weights.flat, whole.weights.buffers, *whole.weights.frozen)}
+    of_weights = {memory_of(tensor) for tensor in (whole.weights.flat, whole.weights.buffers, *whole.weights.frozen)}
     merged: list[Tensor] = []
     kept: dict[int, int] = {}
     by_cut: list[tuple[int, int]] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        if (address := _address(tensor)) not in of_weights:
-            kept[address] = tensor.untyped_storage().nbytes()
+        if (memory := memory_of(tensor)) not in of_weights:
+            kept[memory] = tensor.untyped_storage().nbytes()
         return tensor.detach()
 
     def after_layer(_layer: nn.Module, inputs: tuple[Tensor], out: Tensor) -> None:
-        last = kept | {_address(out): out.untyped_storage().nbytes()}
-        whole = last | {_address(x): x.untyped_storage().nbytes() for x in inputs}
+        last = kept | {memory_of(out): out.untyped_storage().nbytes()}
+        whole = last | {memory_of(x): x.untyped_storage().nbytes() for x in inputs}
         by_cut.append((sum(last.values()), sum(whole.values())))
 
     def is_a_weight(_adapter: nn.Module, _inputs: object, out: Tensor) -> None:
         merged.append(out)  # alive, so that nothing else gets its memory
-        of_weights.add(_address(out))
+        of_weights.add(memory_of(out))
 
     for module in whole.part.skeleton.modules():
         if isinstance(module, Adapter):
@@ -100,8 +101,3 @@ def _held_by(network: Network) -> NDArray[np.int64]:
             kept.clear()
             whole.weights(torch.zeros(samples, *network.input_shape, dtype=dtype), training=True)
     return np.reshape(by_cut, (len(SAMPLES), -1, 2)).swapaxes(1, 2)
-
-
-def _address(tensor: Tensor) -> int:
-    """Return what tells the memory of a tensor that is alive from that of others, also if it has a shape alone."""
-    return int(tensor.untyped_storage()._cdata)

@@ -17,6 +17,7 @@ from plotly.colors import sample_colorscale
 
 from sfl_sim.metrics.critical_path import RESOURCES, WAITING, CriticalPath, critical_path
 from sfl_sim.metrics.queue import held_idle, queue_length, work_by_label
+from sfl_sim.ops import role_of
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import percent, plural
 from sfl_sim.report.frames import Frames, ShownVariant, client_names, label_names, label_ranks
@@ -432,7 +433,7 @@ def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
 
 def lanes_of_servers(jobs: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
     """Give the jobs that are drawn, with their lane, and the height of each server's name above the clients' lanes."""
-    names = sorted(jobs["node"].unique(), key=lambda name: (-len(name.rstrip("0123456789")), len(name), name))
+    names = sorted(jobs["node"].unique(), key=lambda name: (-len(role_of(name)), len(name), name))
     most = MAX_SERVER_LANES if len(names) == 1 else 1
     drawn, where, lane = [], {}, SERVER_LANE
     for name in names[:MAX_SERVERS][::-1]:

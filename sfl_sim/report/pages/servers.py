@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from sfl_sim.metrics.busy import network_graph
+from sfl_sim.ops import role_of
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.frames import Frames, ShownVariant, distinct
 from sfl_sim.report.panel import Cell, Declared, Drawing, Table
@@ -106,7 +107,7 @@ def tier_table(variants: Sequence[ShownVariant]) -> Table:
     rows = []
     for variant in variants:
         servers = variant.rows("servers")
-        for tier, own in servers.groupby(servers["server"].str.rstrip("0123456789"), sort=False):
+        for tier, own in servers.groupby(servers["server"].map(role_of), sort=False):
             jobs, waits = own["jobs"].sum(), (own["waited_s"] * own["jobs"]).sum()
             rows.append(
                 [
