@@ -3,6 +3,7 @@
 import difflib
 import errno
 import heapq
+import os
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -133,12 +134,22 @@ def unreadable(file: str | Path, error: BaseException) -> str:
 
 def own_place(error: BaseException) -> str:
     """Return the place in a user's own code where an error was raised, as `, at FILE:LINE`; else an empty text."""
-    theirs = (str(Path(__file__).parent), "<frozen", "<eval_with_key>", *sysconfig.get_paths().values())
+    folders = (str(Path(__file__).parent), *sysconfig.get_paths().values())
+    theirs = ("<frozen", "<eval_with_key>", *(f"{folder}{os.sep}" for folder in folders))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(theirs) and not frame.filename.endswith((".pyx", ".pxd", ".pxi")):
             file, here = Path(frame.filename), Path.cwd()  # compiled code has relative names
             return f", at {file.relative_to(here) if file.is_relative_to(here) else file}:{frame.lineno}"
     return ""
+
+
+@contextmanager
+def calling_theirs(key: str, found: object = None, more: str = "") -> Iterator[None]:
+    """Raise ScenarioError with `key` for whatever a user's own code raises, also where that ends the program."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}{more}", key=key, found=found) from error
 
 
 class OutputError(RuntimeError):

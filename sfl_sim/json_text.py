@@ -21,7 +21,7 @@ def parsed_json(text: str, file: Path, first: int = 1, key: str | None = None) -
     """
     error = partial(ScenarioError, key=key, file=str(file))
     try:
-        return json.loads(text, parse_float=_float, parse_int=_int, object_pairs_hook=_mapping)
+        return json.loads(text, parse_float=_float, parse_int=_int, parse_constant=_float, object_pairs_hook=_mapping)
     except json.JSONDecodeError as reason:
         if text.startswith(POINTER.decode()):
             raise error(IS_POINTER) from None

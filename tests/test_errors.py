@@ -1,5 +1,7 @@
 """Errors that a user reads in one line."""
 
+import sysconfig
+
 import pytest
 
 from sfl_sim.errors import ScenarioError, own_place
@@ -7,7 +9,13 @@ from sfl_sim.errors import ScenarioError, own_place
 
 @pytest.mark.parametrize(
     ("file", "place"),
-    [("/mine/code.py", ", at /mine/code.py:1"), ("<stdin>", ", at <stdin>:1"), ("pyarrow/_parquet.pyx", "")],
+    [
+        ("/mine/code.py", ", at /mine/code.py:1"),
+        ("<stdin>", ", at <stdin>:1"),
+        ("pyarrow/_parquet.pyx", ""),
+        (f"{sysconfig.get_path('purelib')}/a.py", ""),
+        (f"{sysconfig.get_path('data')}-of-mine/a.py", f", at {sysconfig.get_path('data')}-of-mine/a.py:1"),
+    ],
 )
 def test_compiled_code_of_a_package_is_no_code_of_one_s_own(file, place):
     with pytest.raises(ZeroDivisionError) as raised:

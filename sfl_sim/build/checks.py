@@ -39,7 +39,7 @@ def _gets_gradients(kind: type[Method], options: MethodOptions) -> bool:
 
 
 NEEDS: dict[str, tuple[NeedCheck, str]] = {
-    **dict.fromkeys(("wire.up", "privacy.noise"), (_splits, "nothing crosses a cut")),
+    **dict.fromkeys(("wire.up", "privacy.noise", "report.leakage"), (_splits, "nothing crosses a cut")),
     **dict.fromkeys(
         ("wire.down", "privacy.gradient_noise", "privacy.nopeek"), (_gets_gradients, "no gradient comes down")
     ),

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from sfl_sim.build.registry import named
-from sfl_sim.data.batches import CountPerClient
+from sfl_sim.data.batches import CountPerClient, Images
 from sfl_sim.data.loading import Dataset
 from sfl_sim.data.samples import Ints
-from sfl_sim.errors import ScenarioError, in_short, own_place
+from sfl_sim.errors import ScenarioError, calling_theirs
 from sfl_sim.goals import Goal
 from sfl_sim.models.losses import LOSSES, ByMean, Loss
 from sfl_sim.models.network import Network, by_speed
@@ -46,7 +46,7 @@ def build_loss(
         raise ScenarioError("is no function", key=KEY, found=name)
     options = _options(train, dataset, shares, name, net.dtype, device)
     if not is_ours:
-        _try(function, dataset, net)
+        _try(function, dataset, net, train.ignore_index)
     return ByMean(partial(function, **options)) if options or not is_ours else function
 
 
@@ -98,15 +98,13 @@ def _weights(given: str | list[float], dataset: Dataset, shares: Sequence[Ints],
     return (counts.sum() / (n * counts.clamp(min=1))).tolist()
 
 
-def _try(function: Any, dataset: Dataset, net: Network) -> None:
+def _try(function: Any, dataset: Dataset, net: Network, ignored: int | None) -> None:
     """Try a user's own loss on outputs of a network for two samples; raises ScenarioError if it is no loss."""
     outputs = torch.zeros(2, *net.layers[-1].out_shape, dtype=net.dtype, requires_grad=True)
-    targets = dataset.y_train if dataset.targets_train is None else dataset.targets_train
-    targets = dataset.x_train[:2, 1:].long() if dataset.goal is Goal.TOKENS else targets[:2]
-    try:
+    images = Images(dataset, torch.device("cpu"), net.dtype, channels_last=False, augment=False, ignored=ignored)
+    targets = images.targets(images.x[:2], images.y[:2])
+    with calling_theirs(KEY):
         mean = function(outputs[: len(targets)], targets)
-    except Exception as error:  # a user's function may raise anything
-        raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}", key=KEY) from error
     if not (isinstance(mean, Tensor) and mean.ndim == 0 and mean.requires_grad):
         found = f"{type(mean).__name__} {tuple(mean.shape)}" if isinstance(mean, Tensor) else type(mean).__name__
         problem = "must give the mean over a mini-batch, a tensor () that depends on the outputs"
@@ -181,13 +179,10 @@ def optimiser_kind(name: str, key: str) -> OptimiserKind:
     if not callable(make):
         raise ScenarioError("is no function", key=key, found=name)
     parameter = torch.zeros(2, requires_grad=True)
-    try:
+    with calling_theirs(key, name, "; it must make a torch.optim.Optimizer"):
         optimiser = make([parameter], lr=0.1)
         parameter.grad = torch.ones(2)
         optimiser.step()
-    except Exception as error:  # a user's function may raise anything
-        problem = f"fails with {in_short(error)}{own_place(error)}; it must make a torch.optim.Optimizer"
-        raise ScenarioError(problem, key=key, found=name) from error
     return make
 
 
@@ -204,10 +199,8 @@ def _schedule(section: ScheduleSection, rounds: int) -> Schedule:
     else:
         rates = torch_rates(name, {option: quantity(value, option) for option, value in options.items()})
     schedule = Schedule(rates, rounds, section.warmup_rounds)
-    try:
+    with calling_theirs(key, name):  # or torch's schedulers, which check little
         by_round = [schedule(1.0, round) for round in range(1, rounds + 1)]
-    except Exception as error:  # torch's schedulers check little, and a user's function may raise anything
-        raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}", key=key, found=name) from error
     for round, rate in enumerate(by_round, 1):
         if not rate >= 0:  # NaN, too
             raise ScenarioError("gives a rate below 0", key=key, found=f"{rate} in round {round}")

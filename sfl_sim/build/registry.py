@@ -8,7 +8,7 @@ from typing import Any
 import pydantic
 
 from sfl_sim.build.catalogue import NO_NAME, unknown_option
-from sfl_sim.errors import ScenarioError, in_short, own_place
+from sfl_sim.errors import ScenarioError, calling_theirs
 from sfl_sim.installed import find, imported, is_of_library
 from sfl_sim.methods import METHODS, Method
 from sfl_sim.methods.cut_policies import CUT_POLICIES, CutPolicy, PolicyInput
@@ -96,11 +96,9 @@ def find_cut_policy(name: str) -> CutPolicy:
 
     @wraps(policy, updated=())
     def checked(known: PolicyInput, clients: Sequence[int]) -> dict[int, int]:
-        try:
+        with calling_theirs(key, name):
             chosen = dict(policy(known, clients))
             wrong = {c: cut for c, cut in chosen.items() if c not in clients or cut not in known.costs}
-        except Exception as error:  # a user's function may raise anything
-            raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}", key=key, found=name) from error
         if wrong:
             problem = f"must give clients {list(clients)[:9]} cuts of {known.cuts}"
             raise ScenarioError(problem, key=key, found=wrong)

@@ -26,7 +26,7 @@ from sfl_sim.data.partition import (
 )
 from sfl_sim.data.samples import Samples
 from sfl_sim.data.testsets import client_test_sets
-from sfl_sim.errors import ScenarioError, in_short, own_place
+from sfl_sim.errors import calling_theirs
 from sfl_sim.methods import Method
 from sfl_sim.models.global_draws import drawing
 from sfl_sim.models.zoo import predicts_tokens
@@ -170,11 +170,8 @@ def _holdings(how: PartitionSection, samples: Samples) -> dict[str, Any]:
     is_named = is_object(how.file) or (":" in how.file and not own_path(how.file).exists())
     holdings = named(how.file, {}, key) if is_named else read_indices(how.file, key)
     if callable(holdings):
-        try:
-            with drawing(torch.Generator().initial_seed()):  # as in `_load`
-                holdings = list(holdings(samples.labels))
-        except (Exception, SystemExit) as error:  # a user's function may raise anything
-            raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}", key=key) from error
+        with calling_theirs(key), drawing(torch.Generator().initial_seed()):  # as in `_load`
+            holdings = list(holdings(samples.labels))
     return {"holdings": by_holder(holdings, len(samples), key)}
 
 

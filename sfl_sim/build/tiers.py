@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from numbers import Integral
 
 import numpy as np
 
 from sfl_sim.build.registry import named
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import ScenarioError, calling_theirs
 from sfl_sim.knowledge import Known, knows
 from sfl_sim.methods.tiers import ServedTier, Tiers
 from sfl_sim.models.network import Network
@@ -59,13 +60,22 @@ def _homes(
             problem = "a list needs one entry per client"
             raise ScenarioError(problem, key=key, found=len(numbers), allowed=f"{n} entries")
         for number in numbers:
-            if not 1 <= number <= len(nodes):
+            if not (isinstance(number, Integral) and 1 <= number <= len(nodes)):
                 raise ScenarioError("no such server", key=key, found=number, allowed=f"1 to {len(nodes)}")
         return [nodes[number - 1] for number in numbers]
 
     if isinstance(section.clients, str) and section.clients not in RULES:
         assign = named(section.clients, {}, key)
-        return lru_cache(maxsize=2)(lambda round: checked([*assign(round, n, len(nodes))]))
+        if not callable(assign):
+            raise ScenarioError("is no function", key=key, found=section.clients)
+
+        @lru_cache(maxsize=2)
+        def assigned(round: int) -> list[ServerNode]:
+            with calling_theirs(key, section.clients):
+                numbers = [*assign(round, n, len(nodes))]
+            return checked(numbers)
+
+        return assigned
     if section.reach_s is None and section.clients == "nearest":
         raise ScenarioError(f"needs servers.{name}.reach_s, the latency to each server", key=key)
     numbers = (

@@ -35,7 +35,7 @@ def check_augmentable(dataset: Dataset) -> None:
 
 
 class Images:
-    """Training samples on the device that trains: images or sequences of tokens as uint8, or floating ones.
+    """Training samples on the device that trains: uint8 images, whole numbers as tokens, or floating ones.
 
     With `augment` the samples must have passed `check_augmentable`. `y` are the targets, and `labels` the labels;
     tokens and pixels of the label `ignored` are not to be predicted.

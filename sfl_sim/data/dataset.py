@@ -193,7 +193,7 @@ class Dataset:
 
 
 def _picked(x: Tensor, i: Tensor) -> Tensor:
-    """Return samples `i`. A tensor of `known` repeats one sample: it gives a view, which takes no memory."""
+    """Return samples `i`. A tensor of `without_pixels` repeats one sample: it gives a view, which takes no memory."""
     return x[: len(i)] if x.stride(0) == 0 else x[i]
 
 

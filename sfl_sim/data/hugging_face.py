@@ -84,7 +84,13 @@ def _marked(part: TokenColumns, which: str, key: str, most: int | None) -> list[
     for i, given in enumerate(part[IDS]):
         problem, ids = "", np.asarray(given)
         mask, labels = (np.asarray(part[column][i]) if column in part else None for column in (MASK, LABELS))
-        if ids.ndim != 1 or ids.dtype.kind not in "iu" or not len(ids) or ids.min() < 0:
+        if (
+            ids.ndim != 1
+            or ids.dtype.kind not in "iu"
+            or not ids.size
+            or ids.min() < 0
+            or ids.max() > np.iinfo(np.int32).max
+        ):
             problem = f"has {IDS} that are no tokens"
         elif any(column is not None and column.shape != ids.shape for column in (mask, labels)):
             problem = f"has another number of {IDS} than of {MASK} or {LABELS}"
@@ -99,7 +105,7 @@ def _marked(part: TokenColumns, which: str, key: str, most: int | None) -> list[
             if not problem and not (marked[1:] >= 0).any():
                 problem = "has no token to predict: leave out what is empty, or a single token"
         if problem:
-            raise ScenarioError(f"{which} sequence {i} {problem}", key=key, found=given if len(ids) < 9 else len(ids))
+            raise ScenarioError(f"{which} sequence {i} {problem}", key=key, found=given if ids.size < 9 else ids.size)
         found.append(marked.astype(np.int32))
     if not found:
         raise ScenarioError(f"no {which} samples", key=key)
@@ -121,7 +127,10 @@ def _part(folder: Path, part: str, wanted: Sequence[str]) -> TokenColumns:
     state = folder / part / "state.json"
     if state.is_file():
         saved = parsed_json(state.read_text(), state, key=KEY)
-        files = [state.with_name(file["filename"]) for file in saved["_data_files"]]
+        try:
+            files = [state.with_name(file["filename"]) for file in saved["_data_files"]]
+        except (LookupError, TypeError) as error:
+            raise ScenarioError("does not name its files (_data_files)", key=KEY, file=str(state)) from error
     if not files:
         allowed = f"{part}*.parquet, or the folder {part} of DatasetDict.save_to_disk"
         raise ScenarioError(f"has no part `{part}`", key=KEY, found=str(folder), allowed=allowed)
@@ -133,7 +142,11 @@ def _part(folder: Path, part: str, wanted: Sequence[str]) -> TokenColumns:
                 tables.append(ipc.open_stream(content).read_all() if is_stream else parquet.read_table(content))
         except (OSError, pa.ArrowException) as error:
             raise ScenarioError(unreadable(file, error), key=KEY, found=str(file)) from error
-    table = pa.concat_tables(tables)
+    try:
+        table = pa.concat_tables(tables)
+    except pa.ArrowException as error:
+        problem = f"has files with unequal columns in its part `{part}`"
+        raise ScenarioError(problem, key=KEY, found=str(folder)) from error
     if wanted[0] not in table.column_names:
         remedy = "; data.tokenizer reads its column text" if TEXT in table.column_names else ""
         found = ", ".join(table.column_names)

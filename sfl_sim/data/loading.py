@@ -75,10 +75,12 @@ def tokens(
         samples: number of training samples; a quarter as many test samples come in addition.
         owners: number of people who hold equally many of them; None for no owners.
 
-    Raises ScenarioError if the shape is not a sequence's.
+    Raises ScenarioError if the shape is not a sequence's, or there are more owners than samples.
     """
     if len(shape) != 1:
         raise ScenarioError("is not [tokens]", key="data.shape", found=list(shape))
+    if owners is not None and owners > samples:
+        raise ScenarioError("more than samples", key="data.owners", found=owners, allowed=f"1 to {samples}")
 
     def part(n: int) -> tuple[Tensor, Tensor]:
         return torch.zeros(1, 1, dtype=torch.uint8).expand(n, *shape), torch.zeros(n, dtype=torch.int64)
@@ -186,6 +188,6 @@ def without_pixels(name: str, superclasses: bool | None = None) -> Dataset:
 
     channels = known.shape[0]
     return Dataset(
-        name, *part(known.train), *part(known.test), tuple(str(label) for label in range(len(known.train))),
+        name, *part(known.train), *part(known.test), numbered(len(known.train)),
         torch.zeros(channels), torch.ones(channels),
     )  # fmt: skip

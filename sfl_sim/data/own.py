@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from sfl_sim.data.dataset import MAX_BYTE, Dataset, measured, numbered, with_targets
 from sfl_sim.data.folders import plain, stacked
 from sfl_sim.data.hugging_face import are_tokens, of_tokens
-from sfl_sim.errors import ScenarioError, in_short, own_place, unreadable
+from sfl_sim.errors import ScenarioError, calling_theirs, in_short, own_place, unreadable
 from sfl_sim.goals import NO_LABEL
 from sfl_sim.json_text import parsed_json
 
@@ -39,10 +39,8 @@ def as_dataset(given: Any) -> Dataset:
 
     Raises ScenarioError if it is none of that, the function fails, or samples and labels do not fit together.
     """
-    try:
+    with calling_theirs(KEY):
         made = given() if callable(given) else given
-    except (Exception, SystemExit) as error:  # a user's function may raise anything
-        raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}", key=KEY) from error
     if isinstance(made, Dataset):
         return made
     if isinstance(made, Mapping) and {"train", "test"} <= made.keys():  # of Hugging Face
@@ -111,6 +109,8 @@ def by_holder(given: Sequence[Any], n_samples: int, key: str) -> Sequence[Any]:
     if len(given) != n_samples:
         allowed = f"{n_samples}, the training samples"
         raise ScenarioError("needs the holder of each sample", key=key, found=len(given), allowed=allowed)
+    if missing := int(pd.isna(np.asarray(given, dtype=object)).sum()):
+        raise ScenarioError("has samples without a holder", key=key, found=missing, allowed="0")
     _, numbers, counts = np.unique(np.asarray(given), return_inverse=True, return_counts=True)
     return np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1])
 
@@ -251,6 +251,9 @@ def _labelled(
             problem = "has test samples with the label -1, as those without a label have it, and no training sample has"
             raise ScenarioError(problem, key=KEY, found=-1, allowed="labels of the training samples")
         values, numbers = np.unique(np.concatenate([y_train, y_test]), return_inverse=True)
+        if len(classes) and values.dtype.kind == "i" and values[0] < 0:  # -1 would be the last class
+            problem = "has labels below 0, which its classes do not name"
+            raise ScenarioError(problem, key=KEY, found=int(values[0]), allowed=f"0 to {len(classes) - 1}")
         names = tuple(str(classes[value] if len(classes) else value) for value in values.tolist())
         y = torch.from_numpy(numbers.astype(np.int64))
         return Dataset("own data", x_train, y[: len(y_train)], x_test, y[len(y_train) :], names)

@@ -97,19 +97,24 @@ class Chunks(Sequence[Ints]):
     """
 
     def __init__(self, order: Ints, n: int) -> None:
-        self._order, number = order, np.arange(n + 1)
+        self.order, number = order, np.arange(n + 1)
         size, rest = divmod(len(order), n)
         self._ends = number * size + np.minimum(number, rest)
+
+    @property
+    def sizes(self) -> Ints:
+        """Number of elements of each chunk."""
+        return np.diff(self._ends)
 
     def __len__(self) -> int:
         return len(self._ends) - 1
 
     def __getitem__(self, number: int) -> Ints:  # type: ignore[override]  # nobody wants a slice of clients
         number = range(len(self))[number]
-        return self._order[self._ends[number] : self._ends[number + 1]]
+        return self.order[self._ends[number] : self._ends[number + 1]]
 
     def __iter__(self) -> Iterator[Ints]:
-        return (self._order[start:end] for start, end in pairwise(self._ends.tolist()))
+        return (self.order[start:end] for start, end in pairwise(self._ends.tolist()))
 
 
 def iid(samples: Samples, n_clients: int, rng: np.random.Generator) -> Sequence[Ints]:
@@ -172,15 +177,19 @@ PARTITIONS: dict[str, Callable[..., Sequence[Ints]]] = {
 
 def check_none_empty(parts: Sequence[Ints]) -> None:
     """Raise ScenarioError if the partition leaves a client without samples."""
-    for client, part in enumerate(parts):
-        if not len(part):
-            raise ScenarioError(f"client {client} of {len(parts)} gets no samples", key="data.partition")
+    sizes = parts.sizes if isinstance(parts, Chunks) else _sizes(parts)
+    if len(empty := np.flatnonzero(sizes == 0)):
+        raise ScenarioError(f"client {empty[0]} of {len(parts)} gets no samples", key="data.partition")
+
+
+def _sizes(parts: Sequence[Ints]) -> Ints:
+    return np.array([len(part) for part in parts])
 
 
 def label_counts(labels: Ints, parts: Sequence[Ints], n_labels: int) -> Ints:
     """Count (C, L) the samples of each label that each client holds."""
-    holders = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    cells = holders * n_labels + labels[np.concatenate(parts)]
+    order, sizes = (parts.order, parts.sizes) if isinstance(parts, Chunks) else (np.concatenate(parts), _sizes(parts))
+    cells = np.repeat(np.arange(len(parts)), sizes) * n_labels + labels[order]
     return np.bincount(cells, minlength=len(parts) * n_labels).reshape(len(parts), n_labels)
 
 
@@ -199,8 +208,8 @@ def cyclic_clients(counts: Ints, label_order: Ints) -> list[int]:
         label_order: (L,) label permutation, as from `label_order`.
     """
     position = np.argsort(label_order)
-    dominant = counts.argmax(axis=1)
-    return sorted(range(len(counts)), key=lambda client: position[dominant[client]])
+    clients: list[int] = np.argsort(position[counts.argmax(axis=1)], kind="stable").tolist()
+    return clients
 
 
 def _owners(samples: Samples) -> Ints:

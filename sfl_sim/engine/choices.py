@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from sfl_sim.build.registry import filled, named
-from sfl_sim.errors import ScenarioError, in_short, own_place
+from sfl_sim.errors import ScenarioError, calling_theirs
 from sfl_sim.knowledge import Known, knows
 from sfl_sim.ops import Step
 from sfl_sim.scenario.fields import Count, Positive, PositiveShare, Probability
@@ -208,11 +208,11 @@ class Chooser:
 
     def __call__(self, candidates: Candidates, utility: Floats) -> Sequence[int]:
         """Give the clients that take part, in the candidates' order. Raises ScenarioError if the choice is none."""
-        try:
+        with calling_theirs(KEY, self.name):
             chosen = self.choose(candidates, *([utility] if self.asks_training else []), **self.options)
             wanted = set(chosen)
-        except Exception as error:  # a user's function may raise anything
-            raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}", key=KEY, found=self.name) from error
+        if self.is_random:
+            return chosen  # in order, and so many
         ordered = [client for client in candidates.clients if client in wanted]
         if not len(wanted) == len(ordered) == candidates.n:
             problem = f"must give {candidates.n} of {len(candidates.clients)} clients, each once"

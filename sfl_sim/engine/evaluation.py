@@ -15,7 +15,7 @@ from sfl_sim.build.clock import burst_of
 from sfl_sim.build.registry import named
 from sfl_sim.build.setup import Setup
 from sfl_sim.engine.round_tables import answer_table, label_rows, learned
-from sfl_sim.errors import ScenarioError, in_short, own_place
+from sfl_sim.errors import ScenarioError, calling_theirs
 from sfl_sim.methods import METHODS, Method
 from sfl_sim.metrics import exit_metrics
 from sfl_sim.metrics.geometry import laid_out, silhouettes
@@ -76,7 +76,8 @@ class Evaluator:
         if not len(self.setup.validation):
             return {}
         images, aside = self._images, torch.from_numpy(self.setup.validation).to(self._x.device)
-        evaluation = self.of_model(self.method.model(), samples=(images.x[aside], images.y[aside]))
+        samples = images.x.index_select(0, aside), images.y.index_select(0, aside)
+        evaluation = self.of_model(self.method.model(), samples=samples)
         figures = learned(evaluation, [], self.setup.counts)
         score = next(figures[name] for name in SCORES if name in figures)
         return {"validation_loss": evaluation.loss, VALIDATION: score}
@@ -90,7 +91,8 @@ class Evaluator:
     def losses(self, client: int) -> Tensor:
         """Give the losses (n,) of the global model for the training samples of a client."""
         images, share = self._images, torch.from_numpy(self.setup.shares[client]).to(self._x.device)
-        return losses_of(self.method.model(), images.x[share], images.y[share], images.prepare, images.targets)
+        x, y = images.x.index_select(0, share), images.y.index_select(0, share)
+        return losses_of(self.method.model(), x, y, images.prepare, images.targets)
 
     @property
     def coded(self) -> CodedAt | None:
@@ -128,11 +130,8 @@ class Evaluator:
         outputs, targets = evaluation.outputs.cpu(), evaluation.targets.cpu()
         columns = {}
         for name, metric in self.metrics.items():
-            try:
+            with calling_theirs(f"report.metrics.{name}"):
                 columns[name] = float(metric(outputs, targets))
-            except Exception as error:  # a user's function may raise anything
-                problem = f"fails with {in_short(error)}{own_place(error)}"
-                raise ScenarioError(problem, key=f"report.metrics.{name}") from error
         return columns
 
     def of_clients(self, number: int, is_last: bool) -> tuple[dict[str, float | None], FramesByName]:

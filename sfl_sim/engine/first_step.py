@@ -84,7 +84,7 @@ def first_step(built: Experiment, device: torch.device, within_s: float = inf) -
             return 0.0
         except ScenarioError:
             raise
-        except Exception as error:  # a user's code may raise anything
+        except (Exception, SystemExit) as error:  # a user's code may raise anything
             key = _blamed(extract_tb(error.__traceback__), setup.scenario)
             problem = f"the first step fails with {in_short(error)}{own_place(error)}"
             raise ScenarioError(problem, key=key, found=value_of(setup.scenario, key)) from error

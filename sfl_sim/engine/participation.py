@@ -123,9 +123,10 @@ class Participation:
             return
         self._is_new[list(clients)] = False
         lost = {dropout.client for dropout in self.clock.events.records.dropouts if dropout.round == round}
-        stayed = [client for client in clients if client not in lost]
         ended_s = np.full(len(self._took_s), nan)
         np.fmax.at(ended_s, ops["client"][ops["client"] >= 0], ops["ended_s"][ops["client"] >= 0])
+        # A server that is down may have served nobody: its clients have done nothing.
+        stayed = [client for client in clients if client not in lost and not np.isnan(ended_s[client])]
         self._took_s[stayed] = ended_s[stayed] - started_s
         self._last_round[stayed] = round
         if self.utility_of is None:

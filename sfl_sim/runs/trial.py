@@ -105,7 +105,7 @@ def attempt(
             _Trial(number, variant, folder, settings, notify, make).run()
     except OutputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a user's code may end the program, too
         failure = failure_of(variant, error, rounds_of(folder) + 1)  # on its way out it has kept its whole rounds
         write_failure(folder, failure, "".join(format_exception(error)))
 

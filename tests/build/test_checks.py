@@ -127,6 +127,7 @@ def test_a_key_that_another_switches_off_is_refused(values, key, why):
     [
         ("fedavg", "wire.up", "int8", "cut"),
         ("fedbuff", "privacy.noise", {"sigma": 1.0}, "cut"),
+        ("fedavg", "report.leakage", {"attacks": ["dependence"]}, "cut"),
         ("fedavg", "privacy.nopeek", 1.0, "gradient"),
         ("splitfrozen", "wire.down", "int8", "gradient"),
         ("splitfrozen", "privacy.gradient_noise", {"sigma": 1.0}, "gradient"),

@@ -75,6 +75,9 @@ def test_a_longest_length_cuts_what_is_longer(tmp_path):
         ({"text": ["a b"]}, "has no column input_ids in its part `train`; data.tokenizer reads its column text"),
         ({"input_ids": [[1]]}, "training sequence 0 has no token to predict"),
         ({"input_ids": [[1, 2], [3, -4]]}, "training sequence 1 has input_ids that are no tokens"),
+        ({"input_ids": [[1, 2], None]}, "training sequence 1 has input_ids that are no tokens"),
+        ({"input_ids": [1, 2]}, "training sequence 0 has input_ids that are no tokens"),
+        ({"input_ids": [[1, 2**32 + 5]]}, "training sequence 0 has input_ids that are no tokens"),
         ({"input_ids": [[1, 2]], "labels": [[1]]}, "another number of input_ids than of attention_mask or labels"),
         ({"input_ids": [[1, 2]], "labels": [[2, 1]]}, "labels that are neither its input_ids nor -100"),
         ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]}, "an attention_mask with zeros between ones"),
@@ -84,6 +87,19 @@ def test_a_longest_length_cuts_what_is_longer(tmp_path):
 def test_what_cannot_be_read_is_said_with_its_place(tmp_path, columns, problem):
     with refused(KEY, problem):
         hf(stored(tmp_path, columns))
+
+
+def test_files_that_do_not_belong_together_are_told(tmp_path):
+    folder = stored(tmp_path, {"input_ids": [[1, 2]]})
+    pq.write_table(pa.table({"input_ids": [["a"]]}), folder / "data" / "train-00001-of-00001.parquet")
+    with refused(KEY, "unequal columns in its part `train`"):
+        hf(folder)
+    state = folder / "train" / "state.json"
+    state.parent.mkdir()
+    for content in ("{}", "[]"):
+        state.write_text(content)
+        with refused(KEY, "does not name its files"):
+            hf(folder)
 
 
 def test_a_missing_part_or_folder_is_named(tmp_path):

@@ -255,6 +255,19 @@ def test_a_test_label_of_minus_one_stands_for_none():
     assert as_dataset((x, [-1, 1, 1, -1], x, [-1, 1, -1, 1])).label_names == ("-1", "1")
 
 
+def test_a_class_of_minus_one_has_no_name():
+    unlabelled = TensorDataset(torch.ones(4, 3), torch.tensor([0, 1, 1, -1]))
+    unlabelled.classes = ["cat", "dog"]
+    with refused(KEY, found=-1):
+        as_dataset((unlabelled, unlabelled))
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
+def test_a_sample_without_a_holder_is_told(missing):
+    with refused("data.partition.file", found=1):
+        by_holder(["ann", missing, "bob"], 3, "data.partition.file")
+
+
 @pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
 def test_a_text_that_is_missing_is_no_label(missing):
     with refused(KEY, found=2):

@@ -12,6 +12,7 @@ from small_partitions import class_sizes, dealt, quick, samples_of, seeds
 from sfl_sim.data.loading import DATASETS
 from sfl_sim.data.partition import (
     PARTITIONS,
+    Chunks,
     check_none_empty,
     cyclic_clients,
     iid,
@@ -59,6 +60,12 @@ def test_a_client_left_empty_is_named():
     parts = np.array_split(np.arange(4), 5)
     with refused("data.partition", says="client 4 of 5"):
         check_none_empty(parts)
+
+
+def test_labels_of_chunks_are_counted_as_those_of_arrays():
+    labels, chunks = np.arange(11) % 3, Chunks(np.arange(11)[::-1], 4)
+    assert label_counts(labels, chunks, 3).tolist() == label_counts(labels, list(chunks), 3).tolist()
+    assert chunks.sizes.tolist() == [3, 3, 3, 2]
 
 
 def test_label_counts_count():

@@ -1,6 +1,7 @@
 """Training that ends early is training with as many rounds, however it was told to end."""
 
 import json
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
@@ -168,9 +169,16 @@ def test_one_s_own_metric_is_a_column(tmp_path):
     assert "surest" not in ran(tmp_path / "timed", Settings(timing_only=True), report=metrics)[1]
 
 
-def test_a_metric_that_fails_is_named(tmp_path):
+def test_a_metric_that_fails_or_ends_the_program_is_named(tmp_path):
     with pytest.raises(ScenarioError, match=r"^report.metrics.odd: fails with TypeError: .*list"):
         ran(tmp_path / "run", report={"metrics": {"odd": lambda logits, labels: [1, 2]}})
+    with pytest.raises(ScenarioError, match=r"^report.metrics.odd: fails with SystemExit"):
+        ran(tmp_path / "run", report={"metrics": {"odd": lambda logits, labels: sys.exit()}})
+
+
+def test_a_function_that_ends_the_program_ends_its_trial_alone(tmp_path):
+    with pytest.raises(TrialsFailed, match="SystemExit"):
+        ran(tmp_path / "run", train=TRAIN | {"on_round_end": lambda round, experiment: sys.exit()})
 
 
 @pytest.mark.parametrize(

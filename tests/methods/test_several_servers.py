@@ -229,6 +229,9 @@ SCENARIO = {"data": {"name": "digits", "train_samples": 120, "test_samples": 50}
         ({"clients": [1, 2, 1]}, {}, "servers.edge.clients"),
         ({"clients": [1, 2, 1, 1]}, {}, "servers.edge.clients"),
         ({"clients": "nearest"}, {}, "servers.edge.clients"),
+        ({"clients": "math:pi"}, {}, "servers.edge.clients"),
+        ({"clients": "math:hypot"}, {}, "servers.edge.clients"),
+        ({"clients": "math:fsum"}, {}, "servers.edge.clients"),
         ({}, {"clients": {"count": 4, "overcommit": 1}}, "clients.overcommit"),
         ({"order": "cyclick"}, {}, "servers.edge.order"),
         ({"cost": "nothing"}, {}, "servers.edge.cost"),
@@ -277,6 +280,25 @@ def refused(servers, more):
 
 def first_variant(sections):
     return parse(SCENARIO | sections).variants[0].scenario
+
+
+def test_clients_whose_server_was_down_all_round_are_as_unknown_as_before(tmp_path):
+    """The first edge is down, which drops its clients: they were chosen, have done nothing, and stay new to Oort."""
+    file = tmp_path / "down.csv"
+    file.write_text("client,start_s,end_s,period_s\n0,9e5,1e6,1e6\n1,0,1e6,1e6\n")
+    edge = {
+        "count": 2,
+        "clients": [1, 1, 2, 2],
+        "average_every": 9,
+        "outages": {"profile": str(file), "clients": "drop"},
+    }
+    clients = {"count": 4, "participation": 0.75, "choice": "oort"}
+    scenario = first_variant({"servers": {"edge": edge}, "clients": clients, "train": {"rounds": 5}})
+    experiment = Experiment(scenario, torch.device("cpu"))
+    assert len([*experiment.rounds()]) == 5
+    participation = experiment.walk.participation
+    assert np.isfinite(participation._took_s).tolist() == [False, False, True, True]
+    assert (participation._last_round > 0).tolist() == [False, False, True, True]
 
 
 @pytest.mark.parametrize("rule", ["even", "speed", [1, 2, 2, 1]])

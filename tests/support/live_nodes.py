@@ -92,6 +92,15 @@ class FailingRecipe:
         raise ZeroDivisionError("by nought")
 
 
+@dataclass(frozen=True)
+class TalkingRecipe:
+    """Says more than a pipe holds, and fails."""
+
+    def __call__(self):
+        os.write(2, b"so much to say\n" * 20_000)
+        raise ZeroDivisionError("by nought")
+
+
 class Touch(Step):
     name = "touch"
 

@@ -176,6 +176,8 @@ def convert(
 
     if form not in FORMS:
         raise ScenarioError("no such form", key="devices convert", found=form, allowed=list(FORMS))
+    if missing := next((path for path in files if not path.exists()), None):
+        raise ScenarioError("no such file", key="devices convert", found=str(missing))
     inside = [sorted(path.iterdir()) if path.is_dir() else [path] for path in files]
     named = [path for path in chain.from_iterable(inside) if path.is_file() and not path.name.startswith(".")]
     if not named:

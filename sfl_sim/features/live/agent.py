@@ -27,7 +27,7 @@ from sfl_sim.ops import SERVER, Node, State
 from sfl_sim.training.executors import Eager
 
 MOST_AT_ONCE = 64
-"""Jobs that a server of unlimited workers runs at the same time."""
+"""Jobs that a server has at the same time: one computes, the others wait as long as they seem to take."""
 ANSWERS_S = 10.0
 """How long a driver may take to answer."""
 LAST_WORDS_S = 0.5

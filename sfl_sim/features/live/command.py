@@ -102,7 +102,7 @@ def compare(
     if len(runs) > 2:
         raise ScenarioError("takes a simulated run and a live one", key="compare", found=f"{len(runs)} folders")
     *given, measured = runs
-    page = writable(out or measured / "compared.html")
+    page = writable(out) if out else measured / "compared.html"
     from sfl_sim.features.live.page import live_in_terminal, write_live
 
     with blamed_on(*runs):

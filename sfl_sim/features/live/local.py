@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from tempfile import TemporaryFile
 from typing import Any
 
 from sfl_sim.features.live.links import RunKey
@@ -32,11 +33,12 @@ class LocalNodes:
     ) -> None:
         self.nodes = list(nodes)
         settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._said = TemporaryFile()  # noqa: SIM115  # a pipe that nobody reads would stop them once it is full
         self._process = subprocess.Popen(
             [sys.executable, "-m", "sfl_sim.features.live.local"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._said,
             env=os.environ | settings,
             start_new_session=True,  # so that Ctrl-C reaches the driver alone, which ends its nodes
         )
@@ -55,8 +57,8 @@ class LocalNodes:
         """Say why the processes have ended; None if they have not."""
         if self._process.poll() is None:
             return None
-        assert self._process.stderr
-        said = self._process.stderr.read().decode().strip()
+        self._said.seek(0)
+        said = self._said.read().decode().strip()
         return f"their process has ended: {said.splitlines()[-1] if said else self._process.returncode}"
 
     def end(self) -> None:
@@ -68,6 +70,7 @@ class LocalNodes:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.communicate()
+            self._said.close()
 
 
 def main() -> None:

@@ -85,6 +85,8 @@ def live(
         raise ScenarioError("nodes elsewhere are what they are", key="--emulate", found=emulate, allowed=["none"])
     if (nodes.listen is None) != (nodes.key is None):
         raise ScenarioError("are given together", key="--listen, --key")
+    if nodes.listen and nodes.address:
+        raise ScenarioError("cannot be given together with --ray", key="--listen", found=nodes.listen)
     if nodes.listen and len(study.variants) > 1:
         problem = "agents serve one variant with one seed; choose it with --set"
         raise ScenarioError(problem, key="--listen", found=f"{len(study.variants)} runs")
@@ -156,9 +158,9 @@ def _warn(notify: Notify, number: int, problem: str) -> None:
 def gathered(
     scenario: Scenario,
     nodes: LiveNodes,
-    threads: int = 1,
-    tell: Callable[[str], None] = print,
-    apart: bool = False,
+    threads: int,
+    tell: Callable[[str], None],
+    apart: bool,
 ) -> Iterator[tuple[Machines, Namespaces | None]]:
     """Have the nodes of a scenario, ready to run it, and their namespaces if they are to be `apart`.
 

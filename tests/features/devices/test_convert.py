@@ -282,8 +282,11 @@ def test_a_name_in_a_table_leads_nowhere_else(tmp_path: Path, unit: str) -> None
 @pytest.mark.parametrize("form", ["mobiperf", "flash"])
 @pytest.mark.parametrize(
     ("value", "line"),
-    [("[" * 50_000, 2), ("\n".join("[" * 50_000), 501), ("9" * 5000, 2), ("[\n1e999]", 3), ("[\nnothing]", 3)],
-    ids=["deep", "deep over lines", "long", "large", "wrong"],
+    [
+        ("[" * 50_000, 2), ("\n".join("[" * 50_000), 501), ("9" * 5000, 2), ("[\n1e999]", 3), ("NaN", 2),
+        ("[\nnothing]", 3),
+    ],
+    ids=["deep", "deep over lines", "long", "large", "no number", "wrong"],
 )  # fmt: skip
 def test_json_that_no_computer_takes_is_told_with_file_and_line(
     tmp_path: Path, form: str, value: str, line: int
@@ -323,6 +326,9 @@ def test_the_command_names_the_key_that_takes_what_it_wrote(
     assert "did you mean 'pensieve'?" in capsys.readouterr().err
     sfl_sim("devices", "convert", "pensieve", "nothing", code=2)
     assert "convert: no such file (found 'nothing')" in capsys.readouterr().err
+    sfl_sim("devices", "convert", "pensieve", "logs/a", "logs/c", "--out", "two", code=2)
+    assert "convert: no such file (found 'logs/c')" in capsys.readouterr().err
+    assert not (tmp_path / "two").exists()
     sfl_sim("devices", "convert", "pensieve", "logs", "--out", "traces")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.csv").write_text("mine")

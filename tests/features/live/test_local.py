@@ -2,7 +2,7 @@
 
 import psutil
 import pytest
-from live_nodes import FailingRecipe, LazyRecipe
+from live_nodes import FailingRecipe, LazyRecipe, TalkingRecipe
 
 from sfl_sim.features.live import local
 from sfl_sim.features.live.links import RunKey
@@ -13,8 +13,9 @@ def started(recipe):
     return LocalNodes([0], "tcp://127.0.0.1:9", RunKey.new(), recipe, "tcp://127.0.0.1")
 
 
-def test_processes_that_have_ended_say_why():
-    nodes = started(FailingRecipe())
+@pytest.mark.parametrize("recipe", [FailingRecipe(), TalkingRecipe()])
+def test_processes_that_have_ended_say_why(recipe):
+    nodes = started(recipe)
     nodes._process.wait(60)
     assert nodes.why_gone().endswith("ZeroDivisionError: by nought")
     nodes.end()

@@ -123,6 +123,7 @@ def test_what_cannot_be_live_is_said_before_anything_begins(tmp_path):
         ({"listen": "127.0.0.1", "key": "key"}, {}, "--listen"),
         ({"listen": "203.0.113.1:5", "key": "key"}, {}, "--listen"),
         ({"address": "auto"}, {"emulate": "netns"}, "--emulate"),
+        ({"listen": "127.0.0.1:1", "key": "key", "address": "auto"}, {}, "--listen"),
         ({"listen": "127.0.0.1:1", "key": "key"}, {"repeats": 2}, "--listen"),
     ],
 )
