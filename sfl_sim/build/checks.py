@@ -24,6 +24,7 @@ from sfl_sim.scenario.fields import conditional
 from sfl_sim.scenario.load import Study, Variant, value_of
 from sfl_sim.scenario.presets import client_level
 from sfl_sim.scenario.sections import HAS_MOMENTUM, MethodSection, Scenario, StationSection
+from sfl_sim.scenario.serving import Serving
 from sfl_sim.sim.orders import OF_RUNS, ORDERS
 from sfl_sim.training.schedules import SCHEDULES
 
@@ -81,6 +82,10 @@ def _keys(scenario: Scenario, ignorable: Collection[str]) -> Iterator[tuple[str,
         value = attrgetter(key)(scenario)
         if value != attrgetter(key)(DEFAULTS):
             yield key, value, "" if has_it(kind, options) else f"with {name}: {missing}"
+    if scenario.serving is not None:
+        for key in ("threshold", "exit_probability"):
+            if (value := getattr(scenario.serving, key)) != getattr(Serving(), key):
+                yield f"serving.{key}", value, "" if kind.has_exits else f"with {name}: clients have no exits"
     if not scenario.wire.at_inference:
         is_coded = scenario.wire.up or scenario.privacy.noise or kind.has("has_codec", options)
         yield "wire.at_inference", False, "" if is_coded else "without wire.up and privacy.noise"

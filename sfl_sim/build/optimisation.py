@@ -1,5 +1,6 @@
 """How clients and server optimise: the loss, rates, sizes of mini-batches and optimisers, as a scenario gives them."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,8 @@ from sfl_sim.training.schedules import SCHEDULES, Schedule, own_rates, torch_rat
 
 OptimiserKind = str | Callable[..., torch.optim.Optimizer]
 KEY = "train.loss"
+NO_OPTIONS = ("optimizer", "last_epoch", "verbose")
+"""Arguments of torch's schedulers that a scenario has no say in."""
 
 
 def build_loss(
@@ -197,6 +200,9 @@ def _schedule(section: ScheduleSection, rounds: int) -> Schedule:
         if options:
             raise ScenarioError("a schedule of your own takes no options", key=f"{key}.{next(iter(options))}")
     else:
+        able = [each for each in inspect.signature(SCHEDULES[name]).parameters if each not in NO_OPTIONS]
+        if unknown := next((option for option in options if option not in able), None):
+            raise ScenarioError("is no option of it", key=f"{key}.{unknown}", found=unknown, allowed=able)
         rates = torch_rates(name, {option: quantity(value, option) for option, value in options.items()})
     schedule = Schedule(rates, rounds, section.warmup_rounds)
     with calling_theirs(key, name):  # or torch's schedulers, which check little

@@ -56,8 +56,11 @@ def setup_in_words(settings: Sequence[Mapping[str, Any]], n_clients: Iterable[in
     def said(key: str, text: str) -> str:
         """Say the values of a key; nothing if it has none."""
         texts = dict.fromkeys(_text(own, key) for own in settings)
-        known = "several values" if len(texts) > MAX_VALUES else "/".join(filter(None, texts))
-        return text.format(known) if known else ""
+        if not any(texts):
+            return ""
+        usual = "1" if key in UNLESS_ONE else "none"
+        known = "several values" if len(texts) > MAX_VALUES else "/".join(each or usual for each in texts)
+        return text.format(known)
 
     told = {part: ", ".join(filter(None, map(said, keys, keys.values()))) for part, keys in SETUP.items()}
     tiers = dict.fromkeys(key for own in settings for key in own if OF_A_TIER.fullmatch(key))

@@ -19,6 +19,7 @@ from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Overrides, Variant, digest, load
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store.columns import OP_DTYPE
+from sfl_sim.store.files import read_manifest
 from sfl_sim.store.folder import RunFolder
 from sfl_sim.store.trial import TrialWriter
 from sfl_sim.studies.launch import Outcome, folder_of, launch
@@ -106,7 +107,8 @@ class Repricing:
     Attributes:
         study: the study in the other system.
 
-    Raises ScenarioError if there is no run or no override, or if one is not part of the system configuration alone.
+    Raises ScenarioError if there is no run, no override or none that changes anything, or if one is not part of the
+    system configuration alone.
     """
 
     def __init__(self, folder: Path, overrides: Overrides) -> None:
@@ -124,7 +126,11 @@ class Repricing:
         for was, variant in zip(self.recorded, self.study.variants, strict=True):
             with variant.places.locating():
                 check_same_training(was, variant.scenario)
+        if [each.scenario for each in self.study.variants] == [was.scenario for was in self.recorded]:
+            raise ScenarioError("change nothing: every value is that of the run", key="overrides (--set)")
         self.notes = check(self.study, settings=Settings(timing_only=True))
+        if (status := read_manifest(folder).get("status")) != "complete":
+            self.notes.append(f"the run that is repriced is {status}: what it lacks is missing here, too")
 
     @property
     def changes(self) -> dict[str, list[str]]:

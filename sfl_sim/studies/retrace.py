@@ -40,11 +40,15 @@ KEY = {"variant": "name", "seed": "seed"}
 def records_of(run: TrainedRun) -> dict[tuple[str, int], Recorded]:
     """Return the record of each variant and seed of a run that have finished a round.
 
-    Raises ScenarioError if the run was not trained in its own system.
+    Raises ScenarioError if the run was not trained in its own system, or not trained at all.
     """
-    if source := read_manifest(run.folder).get("repriced_from"):
+    manifest = read_manifest(run.folder)
+    if source := manifest.get("repriced_from"):
         problem = "was repriced itself; take the run that was trained"
         raise ScenarioError(problem, key="run", found=str(run.folder), allowed=source["folder"])
+    if manifest.get("timing_only"):
+        problem = "was timing-only, so that nothing learned can hold; time its scenario in the other system"
+        raise ScenarioError(problem, key="run", found=str(run.folder))
     return {trial: Recorded(run.folder, summary) for trial, summary in run.summaries.items()}
 
 

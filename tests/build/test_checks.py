@@ -136,6 +136,8 @@ def test_a_key_that_another_switches_off_is_refused(values, key, why):
         ("splitnn", "wire.update", "int8", "model"),
         ("splitfed_v3", "wire.update", "int8", "model"),
         ("splitfed_v1", "report.exits_every", 2, "exits"),
+        ("splitfed_v1", "serving.exit_probability", 0.5, "exits"),
+        ("splitfed_v1", "serving.threshold", {"kind": "fixed", "entropy": 1.0}, "exits"),
         ("splitfed_v1", "server.order", "cyclic", "order"),
         ("korea", "server.burst", 1, "order"),
         ("mergesfl", "server.order", "cyclic", "order"),

@@ -229,7 +229,8 @@ def test_clients_of_one_rate_train_as_if_it_were_given_once():
     ("asked", "key", "told"),
     [
         ({"schedule": "cosin"}, "train.schedule.kind", "'cosine'"),
-        ({"schedule": {"kind": "step", "size": 3}}, "train.schedule", "TypeError"),
+        ({"schedule": {"kind": "step", "step_size": 3, "gama": 1}}, "train.schedule.gama", "mean 'gamma'"),
+        ({"schedule": {"kind": "step"}}, "train.schedule", "TypeError"),
         ({"schedule": {"kind": own("halved"), "gamma": 1}}, "train.schedule.gamma", "no options"),
         ({"schedule": {"kind": "cosine", "T_max": 1, "eta_min": -0.1}}, "train.schedule", "round 2"),
         ({"schedule": "cosine", "lr_decay": 0.9}, "train.lr_decay", "train.schedule"),

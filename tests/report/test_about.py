@@ -21,8 +21,11 @@ def test_the_line_of_setup_says_what_was_simulated_and_what_varied() -> None:
         "model": {"name": "cnn_small", "cut": 1},
         "clients": {"compute": 1e9, "network": "mobiperf"},
         "train": {"rounds": 15, "lr": 0.05},
-        "grid": {"server.workers": [1, 2], "train.batch_size": [1, 2, 4, 8]},
-    }
+        "grid": {
+            "server.workers": [1, 2], "train.batch_size": [1, 2, 4, 8], "clients.network.scale": [1, 2],
+            "clients.network.trace": [None, "hsdpa_bus"],
+        },
+    }  # fmt: skip
 
     line = setup_in_words(list(settings_by_variant(scenario).values()), [10, 10])
 
@@ -30,7 +33,8 @@ def test_the_line_of_setup_says_what_was_simulated_and_what_varied() -> None:
     said = {name: part.split(", ") for name, part in parts.items()}
     assert said["Data"][:2] == ["digits", "dominant_label p=0.95 phi=1"]
     assert (said["model"], said["server"][0]) == (["cnn_small", "cut 1"], "workers 1/2")
-    assert said["clients"] == ["10", "devices 1e+09 MAC/s", "links mobiperf"]
+    assert said["clients"][:3] == ["10", "devices 1e+09 MAC/s", "links mobiperf"]
+    assert said["clients"][3:] == ["their rates × 1/2", "trace none/hsdpa_bus"]
     assert said["training"] == ["15 rounds", "mini-batches of several values", "learning rate 0.05"]
 
 

@@ -18,6 +18,7 @@ from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import load, parse
 from sfl_sim.scenario.own_code import hand_over
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN
+from sfl_sim.store.files import read_manifest
 from sfl_sim.studies.reprice import OF_TRAINING, Repricing, reprice_trial
 from sfl_sim.studies.retrace import TracedOperation, difference, records_of
 from sfl_sim.studies.train import run_study
@@ -233,6 +234,7 @@ def test_an_interrupted_run_is_repriced_as_far_as_it_came(place):
     repriced = silently(interrupted, ELSEWHERE, place / "repriced")
     fresh = train(path, place / "fresh", ELSEWHERE)
     pd.testing.assert_frame_equal(rounds(fresh, "splitfed_v1")[:2], rounds(repriced, "splitfed_v1"), check_dtype=False)
+    assert "the run that is repriced is interrupted" in read_manifest(repriced)["notes"][-1]
 
 
 LEARNING = {"method": {"name": "splitfed_v1"}, "train": SCENARIO["train"] | {"lr": 0.2}}
@@ -333,7 +335,7 @@ def test_a_network_that_draws_makes_every_method_depend_on_the_order(place):
     run, fresh, repriced = thrice(path, place, ELSEWHERE)
     assert summaries(run)["splitfed_v1"]["weights_digest"] != summaries(fresh)["splitfed_v1"]["weights_digest"]
     assert verdicts(repriced)["splitfed_v1"]["valid_rounds"] == 0
-    again = silently(run, ["server.include_model_exchange=true"], place / "again")
+    again = silently(run, ["server.speedup=101"], place / "again")
     assert verdicts(again)["splitfed_v1"]["reason"] is None
 
 
@@ -382,8 +384,16 @@ def test_what_would_have_to_be_trained_is_refused(folders, override, key):
 
 
 def test_the_same_system_is_refused(folders):
-    with pytest.raises(ScenarioError, match=r"--set"):
-        silently(folders[0], [], None)
+    for same in ([], ["server.workers=1"]):
+        with pytest.raises(ScenarioError, match=r"--set"):
+            silently(folders[0], same, None)
+
+
+def test_where_nothing_was_trained_nothing_can_hold(place):
+    study = load(write(place, {"method": {"name": "splitfed_v1"}}), ())
+    run_study(study, place / "run", Settings(timing_only=True, threads=1), silent)
+    with pytest.raises(ScenarioError, match=r"^run: was timing-only"):
+        silently(place / "run", ELSEWHERE, None)
 
 
 def test_what_is_no_run_of_this_code_is_refused(folders, place):

@@ -72,7 +72,10 @@ def convert(form: str, files: Sequence[Path], out: Path) -> list[ConvertedTable]
         if target.exists() and MADE not in target.read_text(encoding="utf-8", errors="replace")[:1000]:
             problem = "would replace a file of yours"
             raise ScenarioError(problem, key="--out", found=str(target), allowed="another folder")
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ScenarioError(f"cannot be made: {error.strerror}", key="--out", found=str(out)) from error
     sources = ", ".join(in_one_line(path.name) for path in files[:3]) + (", ..." if len(files) > 3 else "")
     for each in found:
         about = "; ".join(filter(None, [FORMS[form].about, each.left_out]))

@@ -224,7 +224,7 @@ def test_a_model_that_is_served_in_several_systems_has_its_answers_stored_once(h
     [
         (["train.rounds=3"], "train.rounds: "),
         (["seed=1"], "seed: "),
-        (["grid={method.name: splitfed_v2}", "model.cut=1"], ""),
+        (["grid={method.name: splitfed_v2}", "model.cut=1", "serving.exit_probability=null"], ""),
         (["data.test.rho=0.6"], "data.test.rho: "),
         (["model.cut={by: device_speed, values: [1, 2]}"], "model.cut.by: "),
     ],
@@ -353,7 +353,7 @@ def test_a_folder_that_holds_something_else_or_cannot_be_written_is_refused(here
         (["serving.batch.max_wait_s=0.1"], "--set: serving.batch.max_wait_s: "),
         (["serving.rho=0.9"], "--set: serving.rho: "),
         (["serving.arrivals={kind: trace, file: trace.csv}", "grid={}"], "trace.csv:3: serving.arrivals.file: column"),
-        (["grid={method.name: splitfed_v3}", "model.cut=1"], "--set: method.name: "),
+        (["grid={method.name: splitfed_v3}", "model.cut=1", "serving.exit_probability=null"], "--set: method.name: "),
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_trained(settings, line, here, capsys):
