@@ -73,6 +73,10 @@ def _harmless(text: str) -> str:
     return text if text.isprintable() else re.sub(r"[^\n\u00a0]+", lambda part: in_one_line(part[0]), text)
 
 
+OURS = b'<meta name="generator" content="sfl-sim">'
+"""What the beginning of a page of ours holds."""
+
+
 def writable(page: Path, suffix: str = ".html", *beside: str, key: str = "--out") -> Path:
     """Return the path of a page or table. Raises ScenarioError, before anything is computed, if it cannot be written.
 
@@ -89,6 +93,8 @@ def writable(page: Path, suffix: str = ".html", *beside: str, key: str = "--out"
             raise OSError(errno.EINVAL, "Is a directory" if page.is_dir() else "Is no regular file")
         if page.suffix != suffix:
             raise ScenarioError(f"must end in {suffix}", key=key, found=str(page))
+        if suffix == ".html" and page.exists() and OURS not in page.read_bytes()[:1000]:
+            raise ScenarioError("would replace a file of yours", key=key, found=str(page), allowed="another file")
         written = {page.with_suffix(ending).name for ending in (suffix, *beside)}
         if replaced := written & sealed(page.parent):
             raise ScenarioError(f"would replace {replaced.pop()} of the run there", key=key, found=str(page))

@@ -222,6 +222,9 @@ def test_the_report_of_stored_runs_can_be_made_again_and_side_by_side(scenario, 
     assert (tmp_path / "both.html").stat().st_size > 1e6
     sfl_sim("report", "a", "b", "--out", "both.html", "--plotly", "directory")
     assert (tmp_path / "both.html").stat().st_size < 1e6 < (tmp_path / "plotly.min.js").stat().st_size
+    Path("thesis.html").write_text("mine")
+    sfl_sim("report", "a", "--out", "thesis.html", code=2)
+    assert Path("thesis.html").read_text() == "mine"
     sfl_sim("report", "a", "--plotly", "elsewhere", code=2)
     sfl_sim("report", "nowhere", code=2)
 
