@@ -218,12 +218,12 @@ def test_of_a_lost_upload_nothing_is_remembered(name, codecs, kind, memory):
 
 def test_delta_above_every_cosine_sends_everything():
     for inner in (None, Int()):
-        delta, plain = wired(Delta(theta=1.5, inner=inner)), wired(inner)
+        delta, plain = wired(Delta(inner=inner).model_copy(update={"theta": 1.5})), wired(inner)
         assert distance(learned("splitfed_v2", delta), learned("splitfed_v2", plain)) == 0
 
 
 def test_delta_below_every_cosine_sends_each_sample_once():
-    *_, rows = simulate("splitfed_v2", wired(Delta(theta=-1.5), samples=[8]), rounds=3)
+    *_, rows = simulate("splitfed_v2", wired(Delta(theta=-1.0), samples=[8]), rounds=3)
     ups = rows[rows["kind"] == b"smashed"]
     assert ups["bytes"].tolist() == [4 * 64 + 1 + 32, 4 * 64 + 1 + 32, *[1 + 32] * 4]
 
@@ -235,7 +235,7 @@ def test_the_server_sees_what_was_sent_last():
         if op.step.name == "train":
             seen.append({tuple(row.tolist()) for row in op.args[0].load()[0]})
 
-    simulate("splitfed_v2", wired(Delta(theta=-1.5), samples=[4]), rounds=3, executor=Watching(done=look))
+    simulate("splitfed_v2", wired(Delta(theta=-1.0), samples=[4]), rounds=3, executor=Watching(done=look))
     first, *others = seen
     assert all(other == first for other in others)
 
