@@ -31,11 +31,12 @@ class TrainedRun:
 
     def __init__(self, folder: Path, key: str = "--run") -> None:
         self.folder = folder
-        is_there = (folder / SUMMARY).exists()
-        self.digest: str | None = read_manifest(folder).get("scenario") if is_there else None
-        if self.digest is None:
+        if not (folder / SUMMARY).exists():
             raise no_run(folder, key)
         check_unchanged(folder, key)
+        self.digest: str | None = read_manifest(folder).get("scenario")
+        if self.digest is None:
+            raise no_run(folder, key)
         with blamed_on(folder):
             self.variants = load(folder / "scenario.yaml").variants
             summaries = contents(folder / SUMMARY)["variants"]

@@ -141,19 +141,30 @@ def per_client(value: RatePerClient, n: int, key: str, *, zero_allowed: bool = F
     if isinstance(value, str):
         column = key.rpartition(".")[2]
         table = read_table(Path(value), [column], key)
-        value = table.numbers(column)[table.by_client()].tolist()
+        if len(table.lines) != n:
+            problem = "needs a row for each client"
+            raise ScenarioError(problem, key=key, file=value, found=len(table.lines), allowed=[n])
+        numbers = table.numbers(column)
+        for fits, allowed in _limits(numbers, zero_allowed):
+            table.require(column, fits, allowed)
+        value = numbers[table.by_client()].tolist()
     values = np.asarray(value, dtype=float)
     if values.ndim and values.shape != (n,):
         raise ScenarioError("a list needs one entry per client", key=key, found=values.size, allowed=f"{n} entries")
-    signed = np.isfinite(values) & ((values >= 0) if zero_allowed else (values > 0))
-    for fits, allowed in (
-        (signed, "a number, 0 or above" if zero_allowed else "a number above 0"),
-        (_in_range(values), f"from {SMALLEST:g} to {LARGEST:g}"),
-    ):
+    for fits, allowed in _limits(values, zero_allowed):
         if not fits.all():
             found = float(values[~fits][0])
             raise ScenarioError("number out of range", key=key, found=found, allowed=allowed)
     return np.broadcast_to(values, n)
+
+
+def _limits(values: FloatArray, zero_allowed: bool) -> list[tuple[npt.NDArray[np.bool_], str]]:
+    """Mark the values within each limit on a client's number, and say what is allowed."""
+    signed = np.isfinite(values) & ((values >= 0) if zero_allowed else (values > 0))
+    return [
+        (signed, "a number, 0 or above" if zero_allowed else "a number above 0"),
+        (_in_range(values), f"from {SMALLEST:g} to {LARGEST:g}"),
+    ]
 
 
 def _in_range(values: FloatArray) -> npt.NDArray[np.bool_]:

@@ -1,6 +1,7 @@
 """Repricing: a run walked again in another world says what a run trained there says, or that it must be trained."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pandas as pd
@@ -402,10 +403,15 @@ def test_what_is_no_run_of_this_code_is_refused(folders, place):
     with pytest.raises(ScenarioError, match="repriced itself"):
         silently(folders[2], ELSEWHERE, None)
     run = train(write(place, {"method": {"name": "fedavg"}}), place / "run")
+    shutil.copy(run / "manifest.json", place)
     scenario = (run / "scenario.yaml").read_text()
     (run / "scenario.yaml").write_text(scenario.replace("speedup: 100.0", "speedup: 90.0"))
     with pytest.raises(ScenarioError, match=r"SHA256SUMS"):
         silently(run, ELSEWHERE, place / "out")
+    (run / "manifest.json").write_text("{")
+    with pytest.raises(ScenarioError, match=r"manifest.json.* is not what the run has written"):
+        silently(run, ELSEWHERE, place / "out")
+    shutil.copy(place / "manifest.json", run)
     (run / "SHA256SUMS").unlink()
     with pytest.raises(ScenarioError, match=r"fedavg .*other code"):
         silently(run, ELSEWHERE, place / "out")

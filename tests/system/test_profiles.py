@@ -258,3 +258,11 @@ def test_clients_that_are_named_wrongly_are_refused(tmp_path, names, line):
     rates.write_text("client,uplink_bps\n" + "".join(f"{name},10\n" for name in names.split()))
     with pytest.raises(ScenarioError, match=line):
         per_client(str(rates), 3, "clients.network.uplink_bps")
+
+
+@pytest.mark.parametrize(("rows", "line"), [("1e9\n-2e9\n3e9\n", 3), ("1e9\n2e9\n", None)])
+def test_a_number_of_a_client_that_cannot_be_is_told_with_its_row(rows, line, tmp_path):
+    file = tmp_path / "phones.csv"
+    file.write_text(f"macs_per_s\n{rows}")
+    with refused("clients.compute.macs_per_s", file=str(file), line=line):
+        per_client(str(file), 3, "clients.compute.macs_per_s")
