@@ -30,10 +30,11 @@ def headline(whatif: WhatIfFolder) -> list[Sentence]:
         said = responses(whatif)
         return [*said[:1], *asked, *said[1:]][:MAX_SENTENCES]
     seconds = _by_point(whatif, whatif.points.dropna(subset="round_s"), "round_s")
-    if several:  # each at its best
+    if several:  # each at its best, and where it reads the same
         medians = pd.Series({point: of_seeds.median() for point, of_seeds in seconds.items()}, dtype=float)
-        best = set(medians.groupby([point[0] for point in seconds], sort=False).idxmin())
-        seconds = {point: of_seeds for point, of_seeds in seconds.items() if point in best}
+        best = medians.groupby([point[0] for point in seconds], sort=False).transform("min")
+        is_best = medians.map(duration) == best.map(duration)
+        seconds = {point: of_seeds for point, of_seeds in seconds.items() if is_best[point]}
     noun = "variant" if several else chosen[0].noun if len(chosen) == 1 else "combination"
     compared = Compared("time of a round", "shortest", duration, noun=noun, learned=False)
     own: tuple[PointKey, str] | None = None
