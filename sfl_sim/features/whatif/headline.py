@@ -34,7 +34,7 @@ def headline(whatif: WhatIfFolder) -> list[Sentence]:
         medians = pd.Series({point: of_seeds.median() for point, of_seeds in seconds.items()}, dtype=float)
         best = medians.groupby([point[0] for point in seconds], sort=False).transform("min")
         is_best = medians.map(duration) == best.map(duration)
-        seconds = {point: of_seeds for point, of_seeds in seconds.items() if is_best[point]}
+        seconds = {point: seconds[point] for point, is_it in zip(seconds, is_best, strict=True) if is_it}
     noun = "variant" if several else chosen[0].noun if len(chosen) == 1 else "combination"
     compared = Compared("time of a round", "shortest", duration, noun=noun, learned=False)
     own: tuple[PointKey, str] | None = None

@@ -241,6 +241,13 @@ def test_of_several_variants_the_first_is_told_at_its_best(two: WhatIfFolder) ->
     assert set(best.facts["medians"]) == {("a", first), ("b", second)}
 
 
+def test_of_several_variants_all_points_that_read_as_short_as_the_best_are_first(two: WhatIfFolder) -> None:
+    alike = replace(two, points=two.points.assign(round_s=two.points["series"].map({"a": 10.0, "b": 28.0})))
+    (best, *_) = headline(alike)
+    assert best.facts["first"] == [("a", cut) for cut in range(len(alike.along.values))]
+    assert best.facts["next"][0] == "b"
+
+
 def test_the_scenario_s_own_cut_may_be_the_best(cuts: WhatIfFolder) -> None:
     own = replace(cuts, axes=[replace(cuts.along, base=2)])
     (best,) = headline(own)
