@@ -83,11 +83,17 @@ def test_accuracy_at_equal_bytes_is_that_of_the_last_five_rounds_within_the_byte
     folder.mkdir()
     rows = [("base", 1, 10, 6), ("dear", 1, 10, 8), ("dear", 2, 10, 8)]
     rounds = [
-        {"variant": name, "seed": seed, "round": each, "bytes_up": bytes // 2, "bytes_down": bytes // 2,
-         "accuracy": each / 100}
+        {
+            "variant": name,
+            "seed": seed,
+            "round": each,
+            "bytes_up": bytes // 2,
+            "bytes_down": bytes // 2,
+            "accuracy": each / 100,
+        }
         for name, seed, n, bytes in rows
         for each in range(1, n + 1)
-    ]  # fmt: skip
+    ]
     pd.DataFrame(rounds[::-1]).to_parquet(folder / "rounds.parquet")
     found = [
         {"name": name, "seed": seed, "reference": "base", "bytes_up": n * bytes // 2, "bytes_down": n * bytes // 2}

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sfl_sim.build.catalogue import unknown_option
 from sfl_sim.build.registry import named
 from sfl_sim.data.batches import CountPerClient, Images
 from sfl_sim.data.loading import Dataset
@@ -27,7 +28,7 @@ from sfl_sim.training.schedules import SCHEDULES, Schedule, own_rates, torch_rat
 
 OptimiserKind = str | Callable[..., torch.optim.Optimizer]
 KEY = "train.loss"
-NO_OPTIONS = ("optimizer", "last_epoch", "verbose")
+NO_OPTIONS = ("optimizer", "last_epoch")
 """Arguments of torch's schedulers that a scenario has no say in."""
 
 
@@ -202,7 +203,7 @@ def _schedule(section: ScheduleSection, rounds: int) -> Schedule:
     else:
         able = [each for each in inspect.signature(SCHEDULES[name]).parameters if each not in NO_OPTIONS]
         if unknown := next((option for option in options if option not in able), None):
-            raise ScenarioError("is no option of it", key=f"{key}.{unknown}", found=unknown, allowed=able)
+            raise unknown_option(name, f"{key}.{unknown}", able)
         rates = torch_rates(name, {option: quantity(value, option) for option, value in options.items()})
     schedule = Schedule(rates, rounds, section.warmup_rounds)
     with calling_theirs(key, name):  # or torch's schedulers, which check little

@@ -227,7 +227,7 @@ def last_medians(rounds: pd.DataFrame, columns: Sequence[str], last_rounds: int 
     return {str(column): float(value) for column, value in medians.items() if np.isfinite(value)}
 
 
-def known(number: float) -> float | None:
+def finite_or_none(number: float) -> float | None:
     """Replace NaN and infinities, which JSON does not have, by None."""
     return float(number) if np.isfinite(number) else None
 
@@ -250,16 +250,19 @@ def headline(rounds: pd.DataFrame, labels: pd.DataFrame, last_rounds: int = LAST
     last = rounds.filter(columns).tail(last_rounds).astype(float)
     if "perplexity" in last:
         last["perplexity"] = last["perplexity"].fillna(np.inf)  # larger than any number
-    figures |= {str(column): known(value) for column, value in last.median().dropna().items()}
+    figures |= {str(column): finite_or_none(value) for column, value in last.median().dropna().items()}
     if len(last) > 1:
         with np.errstate(invalid="ignore"):  # of infinite scores there is none
-            figures["accuracy_spread"] = known(last[score].std())
+            figures["accuracy_spread"] = finite_or_none(last[score].std())
     if not labels.empty:
         figures["backward_transfer"] = backward_transfer(label_history(labels).to_numpy())
-    figures["best_accuracy"] = known(rounds[score].max())
+    figures["best_accuracy"] = finite_or_none(rounds[score].max())
     if VALIDATION in rounds and rounds[VALIDATION].notna().any():
         best = rounds[VALIDATION].astype(float).argmax()
-        figures |= {"best_round": int(rounds["round"].iloc[best]), "best_round_score": known(rounds[score].iloc[best])}
+        figures |= {
+            "best_round": int(rounds["round"].iloc[best]),
+            "best_round_score": finite_or_none(rounds[score].iloc[best]),
+        }
     return figures
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from sfl_sim.metrics.exit_metrics import latency_eq12, power
-from sfl_sim.metrics.scores import known
+from sfl_sim.metrics.scores import finite_or_none
 from sfl_sim.store import places
 from sfl_sim.store.places import DEVICE, DOWNLINK, SERVER, UPLINK
 
@@ -79,11 +79,11 @@ def summary(requests: pd.DataFrame, fleet: pd.DataFrame, warm_up: float, workers
     latency_s = (counted["ended_s"] - counted["arrived_s"]).to_numpy()
     ranked = np.argsort(latency_s, kind="stable")
     tail = ranked[int(TAIL[0] * len(ranked)) : max(math.ceil(TAIL[1] * len(ranked)), 1)]
-    found["latency_error_s"] = known(confidence(latency_s))
+    found["latency_error_s"] = finite_or_none(confidence(latency_s))
     found["tail_parts_s"] = _parts(counted.iloc[tail])
-    found["arrivals_per_s"], found["throughput_per_s"] = map(known, _rates(requests, warm_up))
-    found["utilisation"] = None if workers is None else known(_busy_s(requests, warm_up) / workers)
-    found["latency_eq12"] = known(_mean_eq12(counted, fleet))
+    found["arrivals_per_s"], found["throughput_per_s"] = map(finite_or_none, _rates(requests, warm_up))
+    found["utilisation"] = None if workers is None else finite_or_none(_busy_s(requests, warm_up) / workers)
+    found["latency_eq12"] = finite_or_none(_mean_eq12(counted, fleet))
     found["falls_behind"] = falls_behind(requests, warm_up)
     group = counted["client"].map(fleet.set_index("client")["group"])
     found["groups"] = {str(name): {"requests": len(own), **_latencies(own)} for name, own in counted.groupby(group)}

@@ -22,10 +22,12 @@ def test_the_line_of_setup_says_what_was_simulated_and_what_varied() -> None:
         "clients": {"compute": 1e9, "network": "mobiperf"},
         "train": {"rounds": 15, "lr": 0.05},
         "grid": {
-            "server.workers": [1, 2], "train.batch_size": [1, 2, 4, 8], "clients.network.scale": [1, 2],
+            "server.workers": [1, 2],
+            "train.batch_size": [1, 2, 4, 8],
+            "clients.network.scale": [1, 2],
             "clients.network.trace": [None, "hsdpa_bus"],
         },
-    }  # fmt: skip
+    }
 
     line = setup_in_words(list(settings_by_variant(scenario).values()), [10, 10])
 
