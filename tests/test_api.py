@@ -98,7 +98,7 @@ def test_one_s_own_phones_and_links_come_as_arrays_frames_and_csv(place):
 def test_a_file_of_links_that_does_not_fit_is_one_line():
     pd.DataFrame({"uplink_bps": [1e6, -2.0]}).to_csv("links.csv", index=False)
     network = {"uplink_bps": "links.csv", "downlink_bps": 1e6}
-    with pytest.raises(sfl_sim.ScenarioError, match=r"clients\.network\.uplink_bps: .*found -2\.0"):
+    with pytest.raises(sfl_sim.ScenarioError, match=r"links\.csv:3: clients\.network\.uplink_bps: .*found '-2\.0'"):
         sfl_sim.run(TABULAR | {"clients": {"count": 2, "network": network}}, data=DATA, timing_only=True)
 
 
