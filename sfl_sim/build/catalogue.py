@@ -16,7 +16,7 @@ from sfl_sim.build.code_version import described
 from sfl_sim.errors import ScenarioError
 from sfl_sim.installed import KINDS, installed, is_of_library
 from sfl_sim.scenario.files import scenario_names
-from sfl_sim.scenario.load import Study
+from sfl_sim.scenario.load import Study, value_of
 from sfl_sim.scenario.optional_sections import SHORT
 from sfl_sim.scenario.schema import Schema
 from sfl_sim.scenario.sections import Scenario
@@ -125,11 +125,11 @@ def check_names(study: Study) -> None:
 
     Values of options, and code of a user's own, are checked where the variant is built. Raises ScenarioError.
     """
-    for variant in study.variants[:: study.base.repeats]:
+    for variant in study.points:
         scenario = variant.scenario
         with variant.places.locating():
             for key, kind in of_tiers(PROFILES, scenario).items():
-                if (profile := _value(scenario, key)) is not None and (kind, profile) != ("costs", MACS):
+                if (profile := value_of(scenario, key)) is not None and (kind, profile) != ("costs", MACS):
                     for name in trace_names(profile) if kind == "network/traces" else [profile]:
                         find(kind, name, key)
             _check("methods", "method.name", scenario.method.name, scenario.method.options)
@@ -142,13 +142,6 @@ def check_names(study: Study) -> None:
             for way in ("up", "down", "update"):
                 if (coding := getattr(scenario.wire, way)) is not None:
                     _check("codecs", f"wire.{way}.kind", coding.kind, coding.options)
-
-
-def _value(scenario: Scenario, key: str) -> Any:
-    value: Any = scenario
-    for step in key.split("."):
-        value = value.get(step) if isinstance(value, dict) else getattr(value, step, None)
-    return value
 
 
 def _check(kind: str, key: str, name: str | None, options: Mapping[str, Any] | None = None) -> None:

@@ -242,7 +242,8 @@ def _labelled(
 
     Raises ScenarioError if training and test samples ask for different things, or the targets are of no `Goal`.
     """
-    if y_train.shape[1:] != y_test.shape[1:] or (y_train.dtype.kind == "f") != (y_test.dtype.kind == "f"):
+    kinds = [next((kind for kind in ("f", "US") if y.dtype.kind in kind), "") for y in (y_train, y_test)]
+    if y_train.shape[1:] != y_test.shape[1:] or kinds[0] != kinds[1]:
         problem = "has training and test labels of unequal shapes or types"
         found = " and ".join(f"{y.dtype} {y.shape}" for y in (y_train, y_test))
         raise ScenarioError(problem, key=KEY, found=found)

@@ -66,7 +66,9 @@ def set_aside(
         aside = np.unique(np.concatenate(drawn))
         if not len(aside):
             raise ScenarioError("sets no sample aside: clients have too few", key="data.validation.share", found=share)
-    return [own[~np.isin(own, aside)] for own in shares], aside
+    kept = np.ones(everything[-1] + 1, dtype=bool)
+    kept[aside] = False
+    return [own[kept[own]] for own in shares], aside
 
 
 def check_clients(n_clients: int, samples: Samples) -> None:

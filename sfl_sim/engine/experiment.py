@@ -291,7 +291,8 @@ class Experiment:
     def check_device(self, device: torch.device) -> None:
         """Check that `device` can compute the scenario, and no slower; otherwise raises ScenarioError."""
         train = self.scenario.train
-        check_precision(train.precision, device, self.method.task.network, largest_batch(train))
+        network, has_gradients = self.method.task.network, self.method.keeps_graphs
+        check_precision(train.precision, device, network, largest_batch(train), has_gradients)
 
     @property
     def is_walking(self) -> bool:

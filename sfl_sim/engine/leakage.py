@@ -180,7 +180,8 @@ class Meter:
                     "dcor2_unbiased": chance_beside(lambda order: unbiased_correlation(of_x[order][:, order], of_z)),
                 },
             )
-        come_down = self.method.gets_gradients and cut > self.method.task.network.lowest
+        method = self.method
+        come_down = method.gets_gradients and method.gradients_by_row and cut > method.task.network.lowest
         if "labels" in self.wanted.attacks and come_down and bool(attacked.gradients.isfinite().all()):
             labels, gradients = self.images.labels[attacked.index], attacked.gradients.flatten(1).cpu().numpy()
             norms = np.linalg.norm(gradients.astype(np.float64), axis=1)

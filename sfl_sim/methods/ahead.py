@@ -152,7 +152,8 @@ class RunsAhead(MiniBatchSteps, Method):
         """Make the head behind a cut that the options ask for."""
         assert isinstance(self.options, HeadOptions)
         task = self.task
-        return auxiliary_network(task.network, cut, self.options.aux).split(cut, seed=task.seed, device=task.device)[1]
+        network = auxiliary_network(task.network, cut, self.options.aux)
+        return task.at_clients(network.split(cut, seed=task.seed, device=task.device)[1])
 
     def is_sent(self, step: int) -> bool:
         """Say whether the activations of a round's mini-batch go up: those of one in h, or of all."""

@@ -88,11 +88,9 @@ class Asynchronous(SplitStep):
         worked: clients that have worked in it, or whose update it has taken in.
         staleness: of each update that it has taken in.
         n_discarded: updates that were too stale.
-        max_staleness: staleness above which updates are; None: none is.
     """
 
     options: MethodOptions
-    max_staleness: int | None = None
     knows_deadlines = waits_for_all = False
     depends_on_time = True
     ignores: Mapping[str, str] = {"clients.choice": "a client is drawn as soon as another is done"}
@@ -104,8 +102,6 @@ class Asynchronous(SplitStep):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        if isinstance(self.options, AsynchronousOptions):
-            self.max_staleness = self.options.max_staleness
         self.parts = task.split(task.cut) if self.is_split else task.split()
         self.nodes = (AGGREGATOR, SERVER)[: len(self.parts)]
         self.version = 0
@@ -125,7 +121,7 @@ class Asynchronous(SplitStep):
 
     def next_update(self, n_slots: int) -> Flow:
         """Wait for an update that is not too stale. Free slots are given away when all updates have been taken in."""
-        bound = self.max_staleness
+        bound = getattr(self.options, "max_staleness", None)
         while True:
             while not self.arrived:
                 for _ in range(n_slots - self.n_slots):

@@ -115,12 +115,17 @@ class Task:
         Where adapters are joined, parts that clients hold come down as what the others have learned.
         """
         parts = self.network.split(*cuts, seed=self.seed, device=self.device)
-        lora = self.network.lora
-        if lora and lora.aggregate == "concat":
-            for end, replica in zip((*cuts, len(self.network)), parts, strict=True):
-                if end <= max(self.cuts, default=end):
-                    replica.copy_bytes = replica.part.joined_bytes(self.participants or len(self.data))
+        for end, replica in zip((*cuts, len(self.network)), parts, strict=True):
+            if end <= max(self.cuts, default=end):
+                self.at_clients(replica)
         return parts
+
+    def at_clients(self, replica: Replica) -> Replica:
+        """Let a part that clients hold come down as what the others have learned, where adapters are joined."""
+        lora = self.network.lora
+        if lora and lora.aggregate == "concat" and replica.part.adapters:
+            replica.copy_bytes = replica.part.joined_bytes(self.participants or len(self.data))
+        return replica
 
     def optimiser(self, round: int, node: Node | None = None) -> Optimiser:
         """The local optimiser of a round at a client, by its number, or at the main server.
@@ -273,6 +278,8 @@ class Method(ABC):
     """False if clients train part-1 by forward passes alone, so that they keep nothing of a mini-batch but outputs."""
     sends_gradients: ClassVar[bool] = True
     """True if the gradient at the cut comes down to clients; a method with a loss of the clients' own needs none."""
+    gradients_by_row: bool = True
+    """True if it has for each sample the gradient of that sample's own loss, from which its label can be read."""
     has_codec: bool = False
     """True if what crosses the cut is coded even without `wire.up`."""
     sends_labels: ClassVar[bool] = True
@@ -382,9 +389,15 @@ class Method(ABC):
     def install(self, c: int) -> Flow:
         """Send the frozen weights of its layers to client `c`, which keeps them."""
         network = self.task.network
-        layers = network.layers[: self.task.cuts[c] if self.is_split else len(network)]
-        layers += network.layers[len(network) - self.n_last :]
+        layers = list(network.layers)
+        if self.is_split:
+            held, n = self.at_client(network, self.deepest_cut(c), self.options)
+            layers = [*held.layers[:n], *layers[len(layers) - self.n_last :]]
         yield send(Value("model", network.frozen_bytes(layers)), AGGREGATOR, c)
+
+    def deepest_cut(self, c: int) -> int:
+        """Give the deepest cut that client `c` can ever have."""
+        return self.task.cuts[c]
 
     def setup(self) -> Flow:
         """Give the flow that runs once before the first round, in whose records it is counted."""

@@ -56,14 +56,14 @@ class CycleSL(Pooled, survives=True):
         self.n_steps += 1
         draws, epochs = (self.task.seed, "pool", self.n_steps), self.options.server_epochs
         sizes = pool_sizes(sum(value.samples for value in smashed.values()), self.server_batch,
-                           least=2 if self.task.network.needs_batches_of_two else 1)  # fmt: skip
+                           least=self.task.network.least_batch)  # fmt: skip
         step = TrainPool(self.optimiser(round, SERVER), tuple(sizes), epochs, tuple(shares), draws)
         yield on(SERVER, step, self.part2, list(smashed.values()))
         return {}
 
     def gradient(self, smashed: Value, part: Value | None) -> Flow:
         """Give the gradient of the client's own mean loss with part-2 as the step has left it."""
-        return (yield on(SERVER, ReadGradient(), State("gradient"), self.part2, smashed))
+        return (yield on(SERVER, ReadGradient(), State("gradient"), smashed, self.part2))
 
 
 def pool_sizes(rows: int, batch: int, least: int = 1) -> list[int]:
@@ -126,11 +126,11 @@ class ReadGradient(Step):
 
     name = "differentiate"
 
-    def work(self, _: State, part: Replica, data: Value) -> Work:
+    def work(self, _: State, data: Value, part: Replica) -> Work:
         return InputGradient().work(part, data)
 
-    def out(self, _: State, part: Replica, data: Value) -> Value:
+    def out(self, _: State, data: Value, part: Replica) -> Value:
         return gradient_at(part.part, data)
 
-    def run(self, _: State, part: Replica, data: Value) -> Tensor | None:
+    def run(self, _: State, data: Value, part: Replica) -> Tensor | None:
         return InputGradient().run(part, data)

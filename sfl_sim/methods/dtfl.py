@@ -15,7 +15,8 @@ from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.server_copies import ClientVisit, ServerCopies
 from sfl_sim.models.heads import exit_cuts
 from sfl_sim.models.replica import Bundle
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, par, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, ServerNode, par, send
+from sfl_sim.training.codecs import Delta
 from sfl_sim.training.exit_steps import exit_work
 
 NEWEST = 2 / 3
@@ -55,11 +56,19 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
         if self.wire.error_feedback and len(self.cuts) > 1:
             problem = "adds what layers have lost to other layers: clients change their tiers"
             raise ScenarioError(problem, key="wire.error_feedback", found=True, allowed="false")
+        if isinstance(self.wire.up, Delta) and len(self.cuts) > 1:
+            problem = "compares a sample with itself in an earlier round: clients change their tiers, so what they send"
+            raise ScenarioError(problem, key="wire.up", found="delta")
+        for piece in self.pieces[:-1]:
+            task.at_clients(piece)
         self.looks_at_times = True
         self.depends_on_time = len(self.cuts) > 1
         self.heads = {cut: self.new_head(cut) for cut in self.cuts}
         """The head of each tier, averaged over the clients that were in it."""
         self.models: dict[int, Bundle] = {}
+
+    def deepest_cut(self, c: int) -> int:
+        return max(self.cuts)
 
     def choose_cuts(self, round: int, clients: Sequence[int]) -> Mapping[int, int]:
         """Choose the clients' tiers by what has been seen; who has not been seen stays where clients begin."""
@@ -73,7 +82,8 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
         seen, current = self.task.seen, self.held[c][max(self.held[c])]
         rounds = [number for number, cut in self.held[c].items() if cut == current and number in seen.rounds[c]]
         device_s = smoothed([seen.rounds[c][number].device_s for number in rounds])
-        samples, server, up_bps = self.data.seen(c), seen.server_macs_per_s, seen.up_bps(c)
+        samples, size = self.data.seen(c), self.data.size(c)
+        server, up_bps = seen.server_macs_per_s, seen.up_bps(c)
         assert server is not None
         assert up_bps is not None
         times_s = {}
@@ -82,7 +92,7 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
             part = part1.part
             at_client_s = device_s * self._macs(cut) / self._macs(current)
             at_server_s = part2.part.work(samples, 3, gradient=False).macs / server
-            sent_bytes = samples * (part.out_numel * part.wire_dtype.itemsize + part.label_bytes)
+            sent_bytes = samples * self.wire.crossing_bytes(part, size)[0] / size
             if self.options.count_models:
                 sent_bytes += 2 * (part.size_bytes + self.heads[cut].size_bytes)
             times_s[cut] = max(at_client_s, at_server_s) + 8 * sent_bytes / up_bps
@@ -108,9 +118,9 @@ class Dtfl(RunsAhead, ServerCopies, survives=True):
         self.models[c] = model = yield from self.wire.deliver(model, c, round)
         visit.part1 = model.replicas[0]
 
-    def average_at(self, node: object, visits: Mapping[int, ClientVisit], round: int) -> Flow:
+    def average_at(self, node: ServerNode, visits: Mapping[int, ClientVisit], round: int) -> Flow:
         """Average all layers as SplitFedV1 does, and each tier's head over its clients."""
-        yield from super().average_at(node, visits, round)  # type: ignore[arg-type]
+        yield from super().average_at(node, visits, round)
         for cut, head in self.heads.items() if node == AGGREGATOR else ():
             heads = {c: self.models[c].replicas[1] for c, visit in visits.items() if visit.cut == cut}
             yield from self.average(AGGREGATOR, head, heads)

@@ -7,17 +7,20 @@ Lin et al., "Efficient Parallel Split Learning over Resource-constrained Wireles
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from sfl_sim.methods.base import MethodOptions
-from sfl_sim.methods.pooled import Pooled, TrainMerged, dispatched, rows_of
+from sfl_sim.methods.pooled import Pooled, TrainMerged, rows_of
 from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Replica
-from sfl_sim.ops import SERVER, Flow, Value, Work, on
+from sfl_sim.ops import SERVER, Step, Value, Work
+
+ROUNDING = 1e-12
+"""Taken off a product before it is rounded up, so that one that is whole but for rounding stays as it is."""
 
 
 class EpslOptions(MethodOptions):
@@ -34,14 +37,17 @@ class Epsl(Pooled, regular=True, survives=True, tiered=True):
     options: EpslOptions
     examples = (EpslOptions(), EpslOptions(phi=1.0), EpslOptions(phi=0.0))
 
-    def train(self, smashed: Mapping[int, Value], round: int) -> Flow:
-        optimiser, phi = self.optimiser(round, SERVER), self.options.phi
-        slots = math.ceil(phi * self.batch_size)
-        if phi and self.task.network.needs_batches_of_two:
-            slots = max(2, slots)
-        shares = tuple(self.task.shares(list(smashed)))
-        step = TrainAggregated(optimiser, slots, shares) if phi else TrainMerged(optimiser)
-        return dispatched((yield on(SERVER, step, self.part2, list(smashed.values()))), smashed)
+    @classmethod
+    def traits(cls, options: MethodOptions) -> Mapping[str, Any]:
+        """Return whether each row has a gradient of its own."""
+        return {"gradients_by_row": isinstance(options, EpslOptions) and not options.phi}
+
+    def step_of(self, smashed: Mapping[int, Value], round: int) -> Step:
+        """One for the first ceil(phi b) rows of all clients together, unless phi is 0."""
+        if not (phi := self.options.phi):
+            return super().step_of(smashed, round)
+        slots = max(self.task.network.least_batch, math.ceil(phi * self.batch_size * (1 - ROUNDING)))
+        return TrainAggregated(self.optimiser(round, SERVER), slots, tuple(self.task.shares(list(smashed))))
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,8 @@ class SageAlign(Step):
     def work(self, head: Replica, stored: Value, target: Value) -> Work:
         """Count forward, gradient at the input, and the backward pass through both, in every epoch."""
         n = 2 * self.epochs
-        return head.part.work(stored.samples, passes=3).of_batch(n).called(n)
+        work = head.part.work(stored.samples, passes=3).of_batch(n).called(n)
+        return work._replace(updated=work.updated * self.epochs)
 
     def run(self, head: Replica, stored: Value, target: Value) -> None:
         (z, labels), goal = stored.load(), target.load()

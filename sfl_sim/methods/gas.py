@@ -22,6 +22,7 @@ from sfl_sim.methods.pooled import merged, rows_of
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, On, State, Step, Value, Work, on, read, send, start
 from sfl_sim.rng import torch_seed
+from sfl_sim.training.codecs.integers import exact
 from sfl_sim.training.optimisers import Optimiser
 from sfl_sim.training.steps import Average, InputGradient, Renew, TrainAlone
 
@@ -45,6 +46,7 @@ class Gas(Asynchronous, survives=True):
     options: GasOptions
     neutral = None
     needs_labels = "activations are drawn label by label"
+    gradients_by_row = False  # they know the client's labels beforehand
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
@@ -158,7 +160,8 @@ class Observe(Step):
     def run(self, statistics: State, smashed: Sequence[Value]) -> Tensor:
         """Merge with what is there: weights (L,), means and variances (L, A)."""
         z, labels = rows_of(smashed)
-        new = moments(z.flatten(1), one_hot(labels, self.n_labels).to(z.dtype), self.weight)
+        z = z.flatten(1).to(exact(z.dtype))  # sums of bfloat16 stand still after some hundred steps
+        new = moments(z, one_hot(labels, self.n_labels).to(z.dtype), self.weight)
         statistics.content = new if statistics.content is None else merged_moments(statistics.content, new)
         seen: Tensor = (statistics.content[0] > 0).all().to(z.dtype)
         return seen

@@ -130,7 +130,7 @@ class HoSfl(SplitMethod, survives=True):
         smashed = yield on(c, ForwardOnly(), part1, batch)
         sent = yield from self.wire.upload(smashed, part1.part, batch, c, round)
         kept = State("gradient")
-        gradient = yield on(SERVER, HoDifferentiate(), kept, self.part2, sent)
+        gradient = yield on(SERVER, HoDifferentiate(), kept, sent, self.part2)
         self.arrived[c] = kept
         gradient = yield from self.wire.download(gradient, sent, part1, c, round)
         slopes = yield on(c, Slopes(directions), part1, batch, smashed, gradient)
@@ -183,13 +183,13 @@ class HoDifferentiate(Step):
 
     name = "differentiate"
 
-    def work(self, kept: State, part2: Replica, smashed: Value) -> Work:
+    def work(self, kept: State, smashed: Value, part2: Replica) -> Work:
         return part2.part.work(smashed.samples, passes=3)
 
-    def out(self, kept: State, part2: Replica, smashed: Value) -> Value:
+    def out(self, kept: State, smashed: Value, part2: Replica) -> Value:
         return gradient_at(part2.part, smashed)
 
-    def run(self, kept: State, part2: Replica, smashed: Value) -> Tensor | None:
+    def run(self, kept: State, smashed: Value, part2: Replica) -> Tensor | None:
         """Give the mean loss's gradient at the input (n, ...); keep that of the weights, and the running statistics."""
         weights = part2.weights
         before, (x, labels) = weights.state, smashed.load()
@@ -208,6 +208,9 @@ class StepByMean(Step):
 
     optimiser: Optimiser
     name = "step"
+
+    def work(self, part2: Replica, gradients: Sequence[State]) -> Work:
+        return Work.of(0)._replace(updated=part2.part.n_parameters)
 
     def run(self, part2: Replica, gradients: Sequence[State]) -> None:
         weights, n = part2.weights, len(gradients)

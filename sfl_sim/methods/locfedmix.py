@@ -18,7 +18,7 @@ from torch.nn.functional import mse_loss
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.pooled import Pooled, dispatched, merged, rows_of
+from sfl_sim.methods.pooled import Pooled, TrainMerged, merged, rows_of
 from sfl_sim.methods.split import part1_of
 from sfl_sim.models.layers import Shape, named
 from sfl_sim.models.network import Network
@@ -26,8 +26,8 @@ from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Bundle, Replica
 from sfl_sim.ops import SERVER, Flow, Lost, Step, Value, Work, on, start
 from sfl_sim.rng import stream
+from sfl_sim.scenario.fields import Unless
 from sfl_sim.training.optimisers import Adam, Optimiser
-from sfl_sim.training.steps import gradient_at
 
 WIDTH = 16
 """Channels of the decoder."""
@@ -36,13 +36,13 @@ WIDTH = 16
 class MixOptions(MethodOptions):
     """Options of LocFedMix-SL."""
 
-    alpha: Annotated[float, Field(gt=0)] = 1.0
+    alpha: Annotated[float, Field(gt=0), Unless("partners", 0)] = 1.0
     """Both parameters of the Beta distribution of which the share of a client in a mixture is drawn."""
     partners: Annotated[int, Field(ge=0)] = 1
     """Number of other clients with whom each client is mixed in a step; 0: none."""
     recon_weight: Annotated[float, Field(ge=0)] = 1.0
     """Weight of the loss of the client's decoder in what trains part-1 (rho); 0: there is no decoder."""
-    decoder_lr: Annotated[float, Field(gt=0)] = 1e-3
+    decoder_lr: Annotated[float, Field(gt=0), Unless("recon_weight", 0)] = 1e-3
     """Learning rate of the decoder, by Adam."""
 
 
@@ -90,13 +90,12 @@ class LocFedMix(Pooled, survives=True):
             raise Lost(c)
         yield from super().backwards(c, model, smashed, part, step, round)
 
-    def train(self, smashed: Mapping[int, Value], round: int) -> Flow:
-        """One step on all activations and mixtures of them; gradients are those of the clients' own losses."""
+    def step_of(self, smashed: Mapping[int, Value], round: int) -> Step:
+        """One on all activations and mixtures of them; gradients are those of the clients' own losses."""
         self.n_steps += 1
         draws = self.task.seed, "mix", self.n_steps
         pairs = mixtures(len(smashed), self.options.partners, self.options.alpha, draws)
-        step = TrainMixed(self.optimiser(round, SERVER), tuple(self.task.shares(list(smashed))), tuple(pairs))
-        return dispatched((yield on(SERVER, step, self.part2, list(smashed.values()))), smashed)
+        return TrainMixed(self.optimiser(round, SERVER), tuple(self.task.shares(list(smashed))), tuple(pairs))
 
     def client_step(self, c: int, sizes: Mapping[int, int], round: int) -> Step:
         """The client's step from the gradient at the cut and that of its decoder, if there is one."""
@@ -148,7 +147,7 @@ def mixtures(n_clients: int, partners: int, alpha: float, draws: tuple[int, str,
 
 
 @dataclass(frozen=True)
-class TrainMixed(Step):
+class TrainMixed(TrainMerged):
     """A step of part-2 on the smashed data of several clients, and on mixtures; gives the gradients of all, in a row.
 
     The loss is sum_c k_c (CE_c + the mean over its mixtures of CE). Rows of the result are, times sum_j b_j / b_c, the
@@ -159,17 +158,12 @@ class TrainMixed(Step):
         pairs: the mixtures, each of the first rows that both clients have.
     """
 
-    optimiser: Optimiser
     shares: tuple[float, ...]
     pairs: tuple[MixedPair, ...]
-    name = "train"
 
     def work(self, part2: Replica, smashed: Sequence[Value]) -> Work:
         mixed = sum(min(smashed[pair.one].samples, smashed[pair.other].samples) for pair in self.pairs)
         return part2.part.work(merged(smashed).samples + mixed, passes=3)
-
-    def out(self, part2: Replica, smashed: Sequence[Value]) -> Value:
-        return gradient_at(part2.part, merged(smashed))
 
     def run(self, part2: Replica, smashed: Sequence[Value]) -> Tensor | None:
         """Gradients (n, ...), evaluated before the step."""

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.pooled import Pooled, TrainMerged, dispatched, in_step
+from sfl_sim.methods.pooled import Pooled, in_step
 from sfl_sim.models.replica import Bundle, Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, on
+from sfl_sim.ops import AGGREGATOR, Flow, Step, on
 from sfl_sim.training.steps import Average, Backward
 
 ROUNDING = 1e-9
@@ -57,18 +57,14 @@ class MergeSFL(Pooled, regular=True, survives=True, tiered=True):
         if self.options.batch_regulation == "none":
             return dict.fromkeys(clients, b_max)
         sample_s = {c: self.task.sample_s(c) for c in clients}
-        fastest_s, smallest = min(sample_s.values()), 2 if self.task.network.needs_batches_of_two else 1
-        return {c: max(smallest, int(b_max * fastest_s / t_c + ROUNDING)) for c, t_c in sample_s.items()}
+        fastest_s, least = min(sample_s.values()), self.task.network.least_batch
+        return {c: max(least, int(b_max * fastest_s / t_c + ROUNDING)) for c, t_c in sample_s.items()}
 
     def todo(self, round: int, sizes: Mapping[int, int]) -> Iterator[tuple[Batch | None, ...]]:
         if self.options.steps == "mean":
             steps = self.data.mean_batches(list(sizes))
             return zip(*(self.data.steps(c, round, steps, size) for c, size in sizes.items()), strict=True)
         return in_step(self.data, round, sizes, max(self.data.n_batches(c) for c in sizes))
-
-    def train(self, smashed: Mapping[int, Value], round: int) -> Flow:
-        step = TrainMerged(self.optimiser(round, SERVER))
-        return dispatched((yield on(SERVER, step, self.part2, list(smashed.values()))), smashed)
 
     def client_step(self, c: int, sizes: Mapping[int, int], round: int) -> Step:
         """The client's step with eta_c = eta b_c / b_max."""

@@ -58,14 +58,10 @@ class MuSplitFed(Ahead, survives=True):
         """The directions of a step: of the client with one, of the server with as many as the options say."""
         return Directions(self.options.dist, count, self.options.mu, self.task.seed, ids)
 
-    def of_client(self, c: int, batch: Batch, round: int) -> Directions:
-        """The direction of the client's step."""
-        return self.directions(1, c, round, batch.step)
-
     def learn(self, c: int, model: Replica | Bundle, boxes: Boxes, batches: Sequence[Batch], round: int) -> Flow:
         """Three forward passes, whose outputs go up one after another; a step along the direction by what comes."""
         for batch in batches:
-            v = self.of_client(c, batch, round)
+            v = self.directions(1, c, round, batch.step)
             for step in (ForwardOnly(), ForwardShifted(directions=v, sign=1), ForwardShifted(directions=v, sign=-1)):
                 yield from boxes.outbox.put((yield on(c, step, model, batch)))
             slope = yield from boxes.replies.take()

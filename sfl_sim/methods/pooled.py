@@ -3,7 +3,6 @@
 Methods differ in the server's step, and in the gradients that come back.
 """
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
@@ -77,9 +76,14 @@ class Pooled(SplitStep, TwoParts):
         smashed = yield on(c, self.forward, part1_of(model), batch)
         return (yield from self.wire.upload(smashed, self.part1.part, batch, c, round))
 
-    @abstractmethod
     def train(self, smashed: Mapping[int, Value], round: int) -> Flow:
         """Train part-2 on what has come; gives the gradient at the cut of each client, where that is known now."""
+        step = self.step_of(smashed, round)
+        return dispatched((yield on(SERVER, step, self.part2, list(smashed.values()))), smashed)
+
+    def step_of(self, smashed: Mapping[int, Value], round: int) -> Step:
+        """The server's step on what has come: by default one mini-batch, with the gradients of all rows."""
+        return TrainMerged(self.optimiser(round, SERVER))
 
     def backwards(
         self, c: int, model: Replica | Bundle, smashed: Value, part: Value | None, step: Step, round: int

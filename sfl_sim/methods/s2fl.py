@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.pooled import Pooled, TrainMerged, dispatched
 from sfl_sim.ops import SERVER, Flow, Value, on, par, send
@@ -40,6 +41,9 @@ class S2FL(Pooled, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
+        if task.network.needs_batches_of_two and self.data.rest == "keep":
+            problem = "needs train.drop_last or full train.batches: one sample, left over, is too few for batch norm"
+            raise ScenarioError(problem, key="method.name", found="s2fl")
         self.shares_server_model = self.options.groups == 1
         self.group_of: dict[int, int] = {}
 
@@ -54,8 +58,7 @@ class S2FL(Pooled, survives=True):
     def batch_sizes(self, clients: Sequence[int]) -> dict[int, int]:
         """Sizes in proportion to the clients' samples, with the mean of `train.batch_size`."""
         total = sum(self.data.samples(c) for c in clients)
-        least = 2 if self.task.network.needs_batches_of_two else 1
-        rows = self.batch_size * len(clients)
+        least, rows = self.task.network.least_batch, self.batch_size * len(clients)
         return {c: max(least, rows * self.data.samples(c) // total) for c in clients}
 
     def train(self, smashed: Mapping[int, Value], round: int) -> Flow:

@@ -10,7 +10,7 @@ from pydantic import Field
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.server_copies import HostOptions, ServerCopies
 from sfl_sim.training.optimisers import Sgd
-from sfl_sim.training.steps import MomentumAverage
+from sfl_sim.training.steps import Average, MomentumAverage
 
 
 class SlowMoOptions(HostOptions):
@@ -38,7 +38,8 @@ class SlowMo(ServerCopies, regular=True, survives=True):
         super().__init__(task, options)
         self.optimiser(1)  # of which `merge` takes the rate, so that all nodes must have it
 
-    def merge(self, round: int) -> MomentumAverage:
-        """u <- beta_s u + (w - sum_c k_c w_c) / eta_r; w <- w - alpha_s eta_r u."""
-        lr = self.optimiser(round).lr
+    def merge(self, round: int) -> Average:
+        """u <- beta_s u + (w - sum_c k_c w_c) / eta_r; w <- w - alpha_s eta_r u. With eta_r = 0 models are averaged."""
+        if not (lr := self.optimiser(round).lr):
+            return Average()
         return MomentumAverage(Sgd(self.options.slow_lr * lr, self.options.slow_momentum), unit=lr)

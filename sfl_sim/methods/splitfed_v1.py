@@ -6,7 +6,7 @@ average the copies of part-2 more often are those of SMoFi's comparison (docs/me
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
@@ -29,6 +29,12 @@ class SplitFedV1(ServerCopies, regular=True, survives=True, tiered=True):
     options: V1Options
     examples = (V1Options(), V1Options(server_agg_every="step"), V1Options(server_agg_every="epoch"))
     neutral = V1Options(server_agg_every="round")
+
+    @classmethod
+    def traits(cls, options: MethodOptions) -> Mapping[str, Any]:
+        """Return what follows from copies of part-2 that are new in every step."""
+        is_new = isinstance(options, V1Options) and options.server_agg_every == "step"
+        return {"ignores": {"train.server.momentum": "copies of part-2 are new in every step"}} if is_new else {}
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

@@ -87,6 +87,8 @@ class Tiers:
         if first.down == "move":
             for c in stranded:
                 min(groups.values(), key=len).append(c)
+            place = {c: k for k, c in enumerate(clients)}
+            groups = {server: sorted(group, key=place.__getitem__) for server, group in groups.items()}
         return groups
 
 

@@ -17,6 +17,7 @@ from sfl_sim.models.replica import Bundle, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, expect, on, par, send
 from sfl_sim.training.alternatives import Model
 from sfl_sim.training.codecs import Delta
+from sfl_sim.training.defences import Noisy
 from sfl_sim.training.steps import Forward, LossAtLabels, Relay, RelayBack, Renew
 
 
@@ -52,8 +53,13 @@ class UShaped(SplitStep, regular=True, survives=True):
             raise ScenarioError(problem, key="model.cut", found=task.cut, allowed=f"1 to {end - 1}")
         if isinstance(self.wire.up, Delta):
             raise ScenarioError("sends labels along, which here stay at the client", key="wire.up", found="delta")
+        if isinstance(self.wire.down, Noisy):
+            problem = "would clip and cover the activations that come down, too"
+            raise ScenarioError(problem, key="privacy.gradient_noise", found=task.method)
         self.n_last = tail
         self.part1, self.part2, *self.part3 = task.split(task.cut, *([end] if tail else []))
+        for part in self.part3:
+            task.at_clients(part)
         self.client_model: Replica | Bundle = Bundle([self.part1, *self.part3]) if tail else self.part1
 
     @classmethod

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.part import Part
-from sfl_sim.models.replica import Bundle, Joined, Replica, model_bytes
+from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, State, Value, on, read, send
 from sfl_sim.training.codecs import Codec, Delta
 from sfl_sim.training.coded import Changes, Coded, CodedGradient, CodedUpdate, Compare, KeepError, KeepSent
@@ -109,8 +109,6 @@ class Wire:
     def fetch(self, model: Replica | Joined | Bundle, c: int) -> Flow:
         """Send a model to client `c`; gives the client's copy. Both remember it, if the client will send an update."""
         copy = yield send(model, AGGREGATOR, c)
-        if isinstance(copy, Replica):  # joined adapters of all come down, and its own go up
-            copy.size_bytes = model_bytes(copy.part, copy.has_velocity)
         if self.update:
             self._bases[copy] = (yield send(copy, c, c)), (yield send(model, AGGREGATOR, AGGREGATOR))
         return copy

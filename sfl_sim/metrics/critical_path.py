@@ -161,13 +161,13 @@ def started_after(ops: Ops, requested: Ints, served: Ints) -> Ints:
         rows = np.flatnonzero(ops.node == node)
         here = waited & (ops.node == node)
         found[here] = _last_before(ops, ops.position, ended[rows], started, rows)[here]
-    for job in np.flatnonzero(waited & at_station & (found < 0)).tolist():
-        found[job] = _end_of_hold(ops, requested, job)
+        for job in rows[waited[rows] & (found[rows] < 0)].tolist():
+            found[job] = _end_of_hold(ops, requested, rows, job)
     return np.where(_comes_before(ops, found), found, -1)
 
 
-def _end_of_hold(ops: Ops, requested: Ints, job: int) -> int:
-    now_s, jobs = ops.started_s[job], np.flatnonzero(ops.node == ops.node[job])
+def _end_of_hold(ops: Ops, requested: Ints, jobs: Ints, job: int) -> int:
+    now_s = ops.started_s[job]
     comes = jobs[ops.requested_s[jobs] == now_s]
     if len(comes):
         return int(requested[comes[0]])

@@ -63,7 +63,7 @@ class Alone(Learner):
         self.module = module.train()
         self.names = names
         self.zeros = zeros
-        self._initial = _tensors(module).keys()
+        self._initial = tensors_of(module).keys()
         self._mode, self._outputs = True, torch.empty(0)
 
     def forward(self, x: Tensor, training: bool) -> Tensor:
@@ -192,10 +192,10 @@ def difference(whole: nn.Module, sequence: nn.Module, samples: Tensor, last_bits
         last_bits: as `LAST_BITS`; 0: to the bit.
     """
     names: dict[int, str] = {}
-    for name, tensor in _tensors(whole).items():
+    for name, tensor in tensors_of(whole).items():
         names.setdefault(id(tensor), name)
     both = [
-        (module, {name: names[id(tensor)] for name, tensor in _tensors(module).items() if id(tensor) in names})
+        (module, {name: names[id(tensor)] for name, tensor in tensors_of(module).items() if id(tensor) in names})
         for module in (whole, sequence)
     ]
 
@@ -334,7 +334,8 @@ def _mode(training: bool) -> str:
     return "training" if training else "evaluation"
 
 
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's parameters and buffers by name; one that is shared has several."""
     return dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 
 from sfl_sim.errors import in_short
-from sfl_sim.models.faithful import answer_of
+from sfl_sim.models.faithful import answer_of, tensors_of
 from sfl_sim.models.global_draws import apart, has_drawn_since, states
 from sfl_sim.models.plain_state import same
 from sfl_sim.models.symbols import IN_PLACE, Symbol, patched, symbols_in
@@ -74,7 +74,7 @@ class Following:
         self.constants = constants
         self.asks_for_one = False
         self._paths = {inner: path for path, inner in module.named_modules()}
-        tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+        tensors = list(tensors_of(module).items())
         self._tensors = {id(tensor): name for name, tensor in reversed(tensors)}
         self._weights = set(map(id, module.parameters()))
         self._state = {id(tensor) for name, tensor in tensors if _is_state(module, name)} | self._weights

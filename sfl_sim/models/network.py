@@ -170,6 +170,11 @@ class Network:
         """True if the output of a sequence is (T, V) scores of the next token at every position, instead of one."""
         return len(self.layers[-1].out_shape) == 2
 
+    @property
+    def least_batch(self) -> int:
+        """Number of samples of the smallest mini-batch on which it trains."""
+        return 2 if self.needs_batches_of_two else 1
+
     def needs_batches_of_two_before(self, cut: int) -> bool:
         """Return True if the layers up to `cut` have a batch norm that cannot normalise a single sample."""
         module = self._module(seed=0)[:cut]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sfl_sim.errors import ScenarioError, in_short
-from sfl_sim.models.faithful import answer_of, difference
+from sfl_sim.models.faithful import answer_of, difference, tensors_of
 from sfl_sim.models.following import BATCHES, CannotFollowError, Following
 from sfl_sim.models.global_draws import apart
 from sfl_sim.models.layers import Several, Shape, Stretch, taken_apart, together
@@ -155,8 +155,7 @@ def is_plain_sequence(module: nn.Module) -> bool:
 def parts_of(module: nn.Module) -> list[object]:
     """Return paths and types of modules, names and shapes of tensors, which are equal in modules that are cut alike."""
     modules = [(path, type(inner)) for path, inner in module.named_modules()]
-    tensors = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
-    return [*modules, *((name, tensor.shape) for of_kind in tensors for name, tensor in of_kind)]
+    return [*modules, *((name, tensor.shape) for name, tensor in tensors_of(module).items())]
 
 
 def _opened_where_cut(
@@ -258,7 +257,7 @@ def _hourglasses(module: nn.Module, x: Tensor) -> set[str] | None:
 def _with_all(module: nn.Module, cuts: list[LayerPlan]) -> list[LayerPlan]:
     """Let the last layer hold what no layer uses, too, so that a state dict has all names."""
     held = [path for cut in cuts for path in (*cut.tensors, *(f"{called}." for called in cut.modules))]
-    tensors = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+    tensors = tensors_of(module)
     used = {id(tensor) for path, tensor in tensors.items() if path in held or any(map(path.startswith, held))}
     unused = [path for path, tensor in tensors.items() if id(tensor) not in used]
     return [*cuts[:-1], replace(cuts[-1], tensors=(*cuts[-1].tensors, *unused))]

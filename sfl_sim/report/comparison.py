@@ -308,15 +308,11 @@ def repriced_table(frames: Frames) -> Table | None:
         rows.append(
             [
                 Cell(variant.html, plural(len(seeds), "seed")),
-                Cell(_duration_or_dash(before_s) + ARROW + _duration_or_dash(after_s)),
+                Cell(TIME.read(before_s) + ARROW + TIME.read(after_s)),
                 Cell(factor(before_s / after_s) if before_s > 0 and after_s > 0 else "–"),
-                Cell(ARROW.join(map(_duration_or_dash, to_target)) if any(map(isfinite, to_target)) else "–"),
+                Cell(ARROW.join(map(TIME.read, to_target)) if any(map(isfinite, to_target)) else "–"),
                 Cell("holds" if holds.all() else "must be trained", f"holds with {holds.sum()} of {len(seeds)}"),
             ]
         )
     titles = ["Variant", "Simulated time", "Times as fast", "Time to target", "What it learned"]
     return Table(titles, rows, title="Before and after", note=NOTE, words=titles[-1:])
-
-
-def _duration_or_dash(seconds: float) -> str:
-    return duration(seconds) if isfinite(seconds) else "–"

@@ -55,12 +55,12 @@ def export_runs(folders: Sequence[Path], out: Path, formats: Sequence[str]) -> E
     Args:
         folders: of the runs.
         out: may hold other files already.
-        formats: of `TABLES`, `FIGURES` and `GRAPHS`; each may be several with commas between them.
+        formats: of `TABLES`, `FIGURES` and `GRAPHS`.
 
     Raises ScenarioError if there is no such format, a folder holds no complete run, there is nothing to draw figures
     with, or `out` cannot be written, or holds tables of a run that would be lost.
     """
-    chosen = dict.fromkeys(word.strip() for text in formats for word in text.split(","))
+    chosen = dict.fromkeys(formats)
     for word in chosen:
         if word not in TABLES + FIGURES + GRAPHS:
             raise ScenarioError("unknown format", key="--format", found=word, allowed=TABLES + FIGURES + GRAPHS)

@@ -11,6 +11,7 @@ import pandas as pd
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import yaml_text
+from sfl_sim.scenario.concerns import leaves
 from sfl_sim.scenario.given import METRICS
 from sfl_sim.scenario.load import parse
 from sfl_sim.store.earlier import no_run
@@ -126,12 +127,9 @@ def settings_by_variant(scenario: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: flat(first[name].scenario.model_dump()) for name in dict.fromkeys(v.name for v in variants)}
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings by dotted key; an empty section is a value."""
-    pairs: dict[str, Any] = {}
-    for key, value in values.items():
-        pairs |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-    return pairs
+    return dict(leaves(values))
 
 
 @contextmanager

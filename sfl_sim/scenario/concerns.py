@@ -30,10 +30,10 @@ def values_except(scenario: Scenario, aside: Aside) -> dict[str, Any]:
     by_device |= any(tier.clients == "speed" for tier in scenario.servers.values())
 
     def is_aside(key: str) -> bool:
-        concern = Concern.LEARNING if by_device and _lies_in(key, "clients.compute") else concern_of(key)
-        return concern in aside or any(isinstance(part, str) and _lies_in(key, part) for part in aside)
+        concern = Concern.LEARNING if by_device and lies_in(key, "clients.compute") else concern_of(key)
+        return concern in aside or any(isinstance(part, str) and lies_in(key, part) for part in aside)
 
-    return {key: value for key, value in _leaves(scenario.model_dump()) if not is_aside(key)}
+    return {key: value for key, value in leaves(scenario.model_dump()) if not is_aside(key)}
 
 
 def differences(one: Scenario, other: Scenario, aside: Aside) -> dict[str, tuple[Any, Any]]:
@@ -62,15 +62,16 @@ def _innermost(facts: Mapping[str, F], key: str) -> F:
     return facts[key]
 
 
-def _lies_in(key: str, section: str) -> bool:
+def lies_in(key: str, section: str) -> bool:
+    """Return True for the dotted key of a section, and of what lies in it."""
     return key == section or key.startswith(f"{section}.")
 
 
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every value below nested sections with its dotted key; an empty mapping is a value."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 

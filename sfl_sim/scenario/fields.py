@@ -46,7 +46,8 @@ PerClient = Annotated[list[Positive], Field(min_length=1)] | ClientCsv
 
 UNITS: Mapping[str, Mapping[str, int]] = {
     "_bps": {"bit/s": 0, "kbit/s": 3, "Mbit/s": 6, "Gbit/s": 9, "bps": 0, "kbps": 3, "Mbps": 6, "Gbps": 9},
-    "_per_s": {"MAC/s": 0, "GMAC/s": 9},
+    "macs_per_s": {"MAC/s": 0, "GMAC/s": 9},
+    "_per_s": {},
     "_s": {"s": 0, "ms": -3, "us": -6, "µs": -6},
     "_w": {"W": 0, "mW": -3},
     "_bytes": {"B": 0, "kB": 3, "MB": 6},

@@ -71,9 +71,10 @@ def names(points: Sequence[Setting], unvaried: str) -> list[str]:
     result = [
         name(point, _full_label) if often[label] > 1 else label for point, label in zip(points, labels, strict=True)
     ]
-    numbers = Counter(map(_settled, points))
-    for point, label in zip(points, result, strict=True):
-        if numbers[_settled(point)] > 1:
+    settled = [*map(_settled, points)]
+    numbers = Counter(settled)
+    for setting, label in zip(settled, result, strict=True):
+        if numbers[setting] > 1:
             raise ScenarioError("two configurations of the grid are equal", key="grid", found=label)
     return result
 

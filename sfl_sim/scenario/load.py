@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import yaml_text
+from sfl_sim.scenario.concerns import lies_in
 from sfl_sim.scenario.fields import SEEDS
 from sfl_sim.scenario.given import as_yaml
 from sfl_sim.scenario.grid import Grid, Setting, names, names_without, points, set_keys
@@ -48,6 +49,11 @@ class Study:
     base: Scenario
     variants: tuple[Variant, ...]
     places: SourceLocations = field(default=SourceLocations(), repr=False, compare=False)
+
+    @property
+    def points(self) -> Sequence[Variant]:
+        """The first variant of each point of the grid."""
+        return self.variants[:: self.base.repeats]
 
     def title(self, variant: Variant) -> str:
         """Return the name of one of the variants, with its seed where there are several."""
@@ -92,7 +98,7 @@ def _overridden(base: Scenario, places: SourceLocations, name: str, overrides: O
     places = places.over(given)
     study = _study(changed(base, layer, places) if layer else base, places, name)
     for key, place in given.items():
-        if not any(variant.places.of(key) is place for variant in study.variants):
+        if not lies_in(key, "grid") and not any(variant.places.of(key) is place for variant in study.variants):
             raise ScenarioError(
                 "has no effect, since the grid sets it in every variant; override the grid",
                 key=key,
@@ -195,10 +201,11 @@ def _study(base: Scenario, places: SourceLocations, name: str) -> Study:
             raise ScenarioError("is too large", key="seed", found=base.seed, allowed=allowed)
         variant_names = names(grid, base.method.name)
     single = base.model_copy(update={"grid": {}, "repeats": 1})
+    own = replace(places, keys={key: place for key, place in places.keys.items() if not lies_in(key, "grid")})
     variants: list[Variant] = []
     for variant_name, point in zip(variant_names, grid, strict=True):
         layer = {key: choice.value for key, choice in point.items()}
-        above = places.over({key: places.of(choice.path) for key, choice in point.items()})
+        above = own.over({key: places.of(choice.path) for key, choice in point.items()})
         scenario = changed(single, layer, above)
         variants += [
             Variant(variant_name, scenario.model_copy(update={"seed": seed}), above)
@@ -247,7 +254,8 @@ def _override(text: str) -> tuple[str, Any]:
 
 def value_of(scenario: Scenario, key: str | None) -> Any:
     """Return the value of a dotted key; None if there is no such key."""
-    value: Any = scenario.model_dump()
-    for step in (key or "").split("."):
+    steps = (key or "").split(".")
+    value: Any = scenario.model_dump(include={steps[0]})
+    for step in steps:
         value = value.get(step) if isinstance(value, dict) else None
     return value

@@ -80,7 +80,7 @@ class WireSection(Section):
     def _none_is_null(cls, value: object) -> object:
         if not isinstance(value, Mapping):
             return value
-        return {key: None if codec == "none" else codec for key, codec in value.items()}
+        return {key: None if codec in ("none", {"kind": "none"}) else codec for key, codec in value.items()}
 
 
 class LoraSection(Section):

@@ -16,7 +16,7 @@ function that makes the policy of one round from a `Roster`. To add one, write i
 
 import heapq
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -319,9 +319,12 @@ def recorded(roster: Roster) -> OrderPolicy:
     Raises ScenarioError if they brought other numbers of jobs there.
     """
     turns = [client for client in roster.recorded if client in roster.left]
+    brought = Counter(turns)
     for client, left in roster.left.items():
-        if (n_recorded := turns.count(client)) != left:
-            problem = f"client {client} brings {left} jobs to this round, and brought {n_recorded} to the recorded one"
+        if brought[client] != left:
+            problem = (
+                f"client {client} brings {left} jobs to this round, and brought {brought[client]} to the recorded one"
+            )
             raise ScenarioError(problem, key="server.recorded")
     return InTurn(iter(turns))
 

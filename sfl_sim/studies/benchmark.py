@@ -79,7 +79,7 @@ def run_benchmark(
     settings = replace(settings, reuse=True)
     check_links(study)
     check_pilots(study)
-    tried = [list(settings_of(variant, benchmark_of(study).rates)) for variant in of_points(study)]
+    tried = [list(settings_of(variant, benchmark_of(study).rates)) for variant in study.points]
     told = with_settings(study, tried, {"name": f"{study.name}-{PILOTS}", "seed": benchmark_of(study).pilot_seed,
                                         "repeats": 1, "report.leakage": None})  # fmt: skip
     scored = pilots_of(study, told, _run(told, folder, PILOTS, settings, progress))
@@ -118,11 +118,6 @@ def _parts(study: Study) -> list[dict[str, Any]]:
     return [own] if isinstance(own, dict) else list(own)
 
 
-def of_points(study: Study) -> Sequence[Variant]:
-    """The first variant of each point of a study's grid."""
-    return study.variants[:: study.base.repeats]
-
-
 def benchmark_of(study: Study) -> Benchmark:
     """Return how the study's variants are compared: as its scenario says, or by defaults."""
     return study.base.benchmark or Benchmark()
@@ -132,7 +127,7 @@ def check_links(study: Study) -> None:
     """Raise ScenarioError if other links have keys or values that cannot be used, or that decide what is learned."""
     for name, layer in benchmark_of(study).links.items():
         lines = {key: study.places.of(f"benchmark.links.{name}.{key}") for key in layer}
-        for variant in study.variants[:: study.base.repeats]:
+        for variant in study.points:
             places = variant.places.over(lines)
             with places.locating():
                 check_same_training(variant, changed(variant.scenario, layer, places))
@@ -222,8 +217,8 @@ def pilots_of(study: Study, told: Study, folder: Path) -> pd.DataFrame:
     lost = _diverged(run)
     scores = run.summary.set_index(["variant", "seed"])[VALIDATION].drop(list(lost), errors="ignore").to_dict()
     rows: list[dict[str, Any]] = []
-    for n, named in enumerate(of_points(study)):
-        pilots = of_points(told)[n * N_PILOTS :][:N_PILOTS]
+    for n, named in enumerate(study.points):
+        pilots = told.points[n * N_PILOTS :][:N_PILOTS]
         tried = [_settings(pilot.scenario, named.scenario) for pilot in pilots]
         for number, (pilot, about) in enumerate(zip(pilots, tried, strict=True), start=1):
             edges = _edges(about, rates, [each["option"] for each in tried])
@@ -325,9 +320,9 @@ def table_of(study: Study, final: Study, scored: pd.DataFrame, trained: Path, fo
     score, timed = score_of(scores), run.rounds.set_index(["variant", "seed", "round"])
     rounds = timed.assign(**{score: scores[score]}).reset_index()
     of_each = dict(list(rounds.groupby(["variant", "seed"])))
-    about = [_about(variant.scenario) for variant in of_points(final)]
-    first, central = of_points(final)[0], of_points(final)[-1]
-    rest = next(variant for variant in of_points(final) if variant.scenario.method.name == REST)
+    about = [_about(variant.scenario) for variant in final.points]
+    first, central = final.points[0], final.points[-1]
+    rest = next(variant for variant in final.points if variant.scenario.method.name == REST)
     without = {each.scenario.seed: untrained(each.scenario, score) for each in final.variants[:n_seeds]}
     leaks, chosen = _leaks(run), scored[scored["is_chosen"]].set_index("variant")
     rows: list[dict[str, Any]] = []
@@ -344,7 +339,8 @@ def table_of(study: Study, final: Study, scored: pd.DataFrame, trained: Path, fo
         )
         floor = max(*without[seed].values(), at_rest)
         target = floor + benchmark_of(study).target_share * (ceiling - floor) if ceiling > floor else None
-        reached = _scores(of_each[own], target, of_each.get((first.name, seed)))
+        budget = of_each[first.name, seed] if (first.name, seed) in summary else None  # diverged: nobody has one
+        reached = _scores(of_each[own], target, budget)
         if name == CENTRALLY:
             rows += [row | {"control": name, "score": reached["score"]}] if links == OWN_LINKS else []
             continue
@@ -378,6 +374,8 @@ def _scores(rounds: pd.DataFrame, target: float | None, reference: pd.DataFrame 
         "seconds_to_target": reached["time_to_accuracy_s"],
         "bytes_to_target": reached["bytes_to_accuracy"],
         "joule_to_target": None,
+        "score_in_half_time": None,
+        "score_in_half_bytes": None,
     }
     if found["rounds_to_target"] is not None:
         found["joule_to_target"] = float(joule[rounds["round"] <= found["rounds_to_target"]].sum())

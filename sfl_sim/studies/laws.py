@@ -58,6 +58,7 @@ DRAWN = ["server", "above", "workers", "macs_per_s", "uplink_bps", "downlink_bps
 """Columns of servers.parquet that the scenario decides."""
 TOTALS = ("bytes_up", "bytes_down", "lost_bytes")
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Marks = NDArray[np.bool_]
 
 
@@ -178,13 +179,23 @@ class StoredTrial:
         jobs = self.ops[places.at_servers(self.ops["node"])]
         return jobs.sort_values(["node", "started_s", "requested_s", "client"], kind="stable")
 
+    @cached_property
+    def _rows_of_stays(self) -> Mapping[int, Ints]:
+        return _rows_by_client(self.tables["presence"])
+
     def stays(self, client: int) -> tuple[Floats, Floats]:
         """Give the begins and ends of the intervals in which a client is present; for ever without a profile."""
         presence = self.tables["presence"]
         if presence.empty:
             return np.array([-inf]), np.array([inf])
-        stays = presence[presence["client"] == client]
+        stays = presence.iloc[self._rows_of_stays.get(client, [])]
         return stays["from_s"].to_numpy(dtype=float), stays["until_s"].to_numpy(dtype=float)
+
+
+def _rows_by_client(rows: pd.DataFrame) -> Mapping[int, Ints]:
+    """Give the positions of each client's rows."""
+    found: Mapping[Any, Any] = rows.groupby("client").indices
+    return found
 
 
 def _breach(table: str, rows: pd.DataFrame, broken: Any, why: str, **more: Any) -> Breach | None:
@@ -402,8 +413,9 @@ def _by_policy(trial: StoredTrial, node: str, jobs: pd.DataFrame, section: Stati
         return Untold(f"what the order {section.order} says")
     lost = set(trial.dropouts.get("round", ()))
     at = next(server for server in trial.clock.queues if str(server) == node)
-    for number in sorted(set(jobs["round"]) - lost):
-        of_round = jobs[jobs["round"] == number]
+    rounds: Mapping[int, Any] = dict(iter(jobs.groupby("round")))
+    for number in sorted(rounds.keys() - lost):
+        of_round = rounds[number]
         n_jobs = of_round["client"].value_counts()
         announced = {client: int(n_jobs[client]) for client in trial.cyclic if client in n_jobs.index}
         policy, left = trial.clock.policy(Expect(State("model"), announced, _turn(jobs), at), number)
@@ -540,10 +552,10 @@ def rates_hold(trial: StoredTrial) -> Finding:
     until_s = rows["ended_s"].to_numpy() - np.where(lost, 0.0, latency_s)
     rows = rows.assign(bits=BITS_PER_BYTE * size, until_s=np.maximum(until_s, rows["started_s"]))
     room, is_down = np.zeros(len(rows)), places.at(rows["node"], places.DOWNLINK)
-    for client in rows["client"].unique().tolist():
+    for client, own in _rows_by_client(rows).items():
         for down in (True, False):
-            of_link = (rows["client"] == client).to_numpy() & (is_down == down)
-            room[of_link] = _room_bits(trial, client, down, rows[of_link])
+            of_link = own[is_down[own] == down]
+            room[of_link] = _room_bits(trial, client, down, rows.iloc[of_link])
     why = "{bits:.9g} bits from {started_s:.9g} to {until_s:.9g} s, where the link carries {s:.9g}"
     if breach := _breach("ops", rows, rows["bits"].to_numpy() > room * (1 + SAME) + SAME, why, s=room):
         return breach
@@ -754,12 +766,11 @@ def energy_is_power_times_time(trial: StoredTrial) -> Finding:
 def _present_s(trial: StoredTrial, rows: pd.DataFrame) -> Floats:
     """Give the seconds (N,) of each operation in which its client is present."""
     seconds = np.array(rows["ended_s"] - rows["started_s"], dtype=float)
-    for client in rows["client"].unique().tolist() if trial.scenario.clients.availability else ():
+    for client, own in _rows_by_client(rows).items() if trial.scenario.clients.availability else ():
         from_s, until_s = trial.stays(client)
-        of_client = (rows["client"] == client).to_numpy()
-        begin = np.maximum(rows["started_s"].to_numpy()[of_client, None], from_s)
-        end = np.minimum(rows["ended_s"].to_numpy()[of_client, None], until_s)
-        seconds[of_client] = (end - begin).clip(min=0).sum(axis=1)
+        begin = np.maximum(rows["started_s"].to_numpy()[own, None], from_s)
+        end = np.minimum(rows["ended_s"].to_numpy()[own, None], until_s)
+        seconds[own] = (end - begin).clip(min=0).sum(axis=1)
     return seconds
 
 

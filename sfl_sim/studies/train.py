@@ -69,7 +69,7 @@ def check(
                 stepped.add(variant.name)
                 steps_s = first_step(experiment, device or pick_device("auto"), steps_s)
     check_unused(study)
-    check_effects(study.variants[:: study.base.repeats])
+    check_effects(study.points)
     references(study)
     of_all = len(study.variants)
     return [

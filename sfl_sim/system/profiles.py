@@ -7,6 +7,7 @@ then the rows. `profiles/README.md` describes the shipped ones and how to write 
 import csv
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -192,10 +193,11 @@ def _table(path: Path, needed: Sequence[str], key: str, text: str) -> ProfileTab
         raise error("has too many rows", found=len(rows), allowed=f"at most {MAX_ROWS}")
 
     heading_line, heading = rows.pop(0) if rows else (None, [])
-    if twice := next((name for name in heading if name and heading.count(name) > 1), None):
+    often = Counter(filter(None, heading))
+    if twice := next((name for name, times in often.items() if times > 1), None):
         raise error(f"column {twice!r} is given twice", line=heading_line, found=heading)
     for column in needed:
-        if column not in heading:
+        if column not in often:
             columns = ", ".join(needed)
             raise error(
                 f"column {column!r} is missing",

@@ -14,7 +14,7 @@ from torch.nn.functional import cosine_similarity
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.models.part import Part
-from sfl_sim.models.replica import Bundle, Replica
+from sfl_sim.models.replica import Bundle, Replica, model_bytes
 from sfl_sim.ops import State, Step, Value, Work
 from sfl_sim.rng import stream
 from sfl_sim.training.codecs import Code, Codec, Delta, Shape
@@ -228,10 +228,11 @@ class CodedUpdate(Bundle):
         self.codec = codec
         self.draw = draw
         self.error = error
-        self.size_bytes = model.size_bytes
+        self.size_bytes = 0
         for replica in _replicas(model):
             part = replica.part
             sizes = [codec.size_bytes((1, numel), part.dtype) for numel in numels(codec, part)]
+            self.size_bytes += model_bytes(part, replica.has_velocity)  # joined adapters of all came down
             self.size_bytes += sum(sizes) - part.n_parameters * part.dtype.itemsize
 
     def __repr__(self) -> str:

@@ -114,11 +114,19 @@ PRECISIONS = {
 """Precisions by their names in scenarios."""
 
 
-def check_precision(name: str, device: torch.device, network: Network, batch_size: int) -> None:
-    """Raise ScenarioError for a precision that `device` does not have, or with which this network would be slower."""
+def check_precision(
+    name: str, device: torch.device, network: Network, batch_size: int, has_gradients: bool = True
+) -> None:
+    """Raise ScenarioError for a precision that `device` does not have, or with which this network would be slower.
+
+    Args:
+        has_gradients: False if clients learn from differences of losses.
+    """
     reason = None
     if name == "bf16" and network.lora:
         reason = "bfloat16 has three digits, in which what adapters add to their weights is lost"
+    elif name == "bf16" and not has_gradients:
+        reason = "bfloat16 has three digits, in which the differences of losses are lost from which clients learn"
     elif name == "tf32":
         reason = _no_tensor_cores(device)
     elif name == "bf16":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -100,11 +100,10 @@ class ForwardShifted(Forward):
     """
 
     labelled: bool = False
-    directions: Directions | None = None
+    directions: Directions = field(kw_only=True)
     sign: int = 1
 
     def run(self, part1: Replica, batch: Value) -> tuple[Tensor, ...]:
-        assert self.directions
         u = self.directions.draw(0, [part1])
         return (shifted([part1], batch.load()[0], u, self.sign * self.directions.mu),)
 
@@ -134,7 +133,8 @@ class ShiftedStep(Step):
     name = "shifted"
 
     def work(self, model: Bundle, batch: Value) -> Work:
-        return Work.total([exit_work(model, batch.samples, passes=1)] * (self.directions.count * (1 + self.central)))
+        passes = [exit_work(model, batch.samples, passes=1)] * (self.directions.count * (1 + self.central))
+        return Work.total(passes)._replace(updated=sum(member.part.n_parameters for member in model.members[:2]))
 
     def run(self, model: Bundle, batch: Value) -> None:
         x, labels = batch.load()
@@ -180,6 +180,9 @@ class SeededStep(Step):
     directions: Directions
     name = "step"
 
+    def work(self, part: Replica, slopes: Value) -> Work:
+        return Work.of(0)._replace(updated=part.part.n_parameters)
+
     def run(self, part: Replica, slopes: Value) -> None:
         self.directions.add_gradient([part], slopes.load())
         self.optimiser.step(part.weights)
@@ -195,7 +198,8 @@ class ZerothSteps(Step):
 
     def work(self, part2: Replica, smashed: Value) -> Work:
         n = sum(2 * step.count for step in self.steps)
-        return Work.total([part2.part.work(smashed.samples, passes=1)] * n)
+        passes = Work.total([part2.part.work(smashed.samples, passes=1)] * n)
+        return passes._replace(updated=part2.part.n_parameters * len(self.steps))
 
     def run(self, part2: Replica, smashed: Value) -> None:
         z, labels = smashed.load()

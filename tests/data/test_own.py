@@ -150,6 +150,7 @@ class Ending(TensorDataset):
         ((TABLE, CLASSES, TABLE * np.nan, CLASSES), "numbers that are not finite"),
         ((TABLE * 1e40, CLASSES, TABLE, CLASSES), "numbers that are not finite in float32"),
         ((TABLE, CLASSES, TABLE, CLASSES / 2), "unequal shapes or types .*found 'int64 .* and float64"),
+        ((TABLE, CLASSES.astype(str), TABLE, CLASSES), "unequal shapes or types .*found '<U.* and int64"),
         ((TABLE, np.full(8, np.inf), TABLE, CLASSES / 1.0), "targets that are not finite"),
         ((TABLE, CLASSES[:, None], TABLE, CLASSES[:, None]), r"targets of no kind .*found 'int64 \(8, 1\)'"),
         ((TABLE, CLASSES + 1j, TABLE, CLASSES + 1j), "neither numbers nor texts"),

@@ -14,8 +14,10 @@ from sfl_sim.methods import METHODS
 from sfl_sim.methods.ahead import UploadOptions
 from sfl_sim.methods.dtfl import DtflOptions, deepest
 from sfl_sim.methods.seen import ClientRound, ObservedTimes
+from sfl_sim.methods.wire import Wire
 from sfl_sim.store import places
 from sfl_sim.testing import bits, simulate
+from sfl_sim.training.codecs import Delta, Int
 
 SAMPLES = [9, 6, 8]
 
@@ -111,6 +113,28 @@ def test_tiers_that_are_none_are_refused(tiers, key, found, allowed):
     with pytest.raises(ScenarioError) as refused:
         METHODS["dtfl"](task([4], device=None), DtflOptions(tiers=tiers))
     assert (refused.value.key, refused.value.found, refused.value.allowed) == (key, found, allowed)
+
+
+def test_a_sample_is_compared_with_itself_at_one_tier_alone():
+    """What it was at another layer says nothing."""
+    METHODS["dtfl"](task([4], device=None, wire=Wire(up=Delta())), DtflOptions(tiers=[1]))
+    with pytest.raises(ScenarioError) as refused:
+        METHODS["dtfl"](task([4], device=None, wire=Wire(up=Delta())), DtflOptions(tiers=[1, 2]))
+    assert (refused.value.key, refused.value.found) == ("wire.up", "delta")
+
+
+def test_tiers_are_chosen_by_the_bytes_that_are_sent():
+    """Codes of 8 bits are an eighth of float64, and labels stay as they are."""
+    sent_s = []
+    for wire in (Wire(), Wire(up=Int(bits=8))):
+        method = run(DtflOptions(tiers=[1, 2]), rounds=0, cut=1, wire=wire).method
+        method.task.seen.rounds = {0: {1: ClientRound(0.0, 1e4, 0.5, 1e4, 0.1, 1e4)}}
+        method.task.seen._server_macs, method.task.seen._server_s = 1e12, 1.0
+        method.held = {0: {1: 1}}
+        sent_s.append(method.times_s(0)[1])
+    part = method.parts[1][0].part
+    plain, coded = (bits / 8 * part.out_numel + part.label_bytes for bits in (64, 8))
+    assert coded / plain < sent_s[1] / sent_s[0] < 2 * coded / plain, "and the scales of codes"
 
 
 def test_what_is_seen_is_what_was_recorded():

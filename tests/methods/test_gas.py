@@ -23,6 +23,17 @@ def run(rounds=3, options=None, world=None, **settings):
     return simulate(Gas(work, options), rounds, world=world or fleet(4, macs_per_s=[1e5, 2e5, 4e5, 8e5]))
 
 
+def test_statistics_of_bfloat16_are_kept_in_float32():
+    statistics = State("statistics")
+    z = torch.ones(1, 2, dtype=torch.bfloat16)
+    for number in range(1, 1001):
+        data = Value("smashed", samples=1, content=(z * (number > 900), torch.tensor([0])))
+        Observe(n_labels=1, weight=float(number)).run(statistics, [data])
+    weights, means, _ = statistics.content
+    assert weights.dtype == torch.float32
+    assert means[0, 0].item() == pytest.approx(1 - 900 * 901 / (1000 * 1001), rel=1e-3), "of 901 to 1000"
+
+
 def rows_of(z, labels):
     return Value("smashed", samples=len(labels), content=(torch.tensor(z, dtype=torch.float64), torch.tensor(labels)))
 

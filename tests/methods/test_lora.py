@@ -7,6 +7,8 @@ from small_world import CPU, attention_net, distance, fleet, simulate, takes, ta
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
+from sfl_sim.methods.ahead import UploadOptions
+from sfl_sim.methods.dtfl import DtflOptions
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.averages import average
 from sfl_sim.models.lora import Lora, average_product, matrices, product_errors, truncated_product
@@ -114,6 +116,25 @@ def test_clients_that_run_the_last_layer_get_what_is_frozen_of_it():
         rows = clock.take_rows()
         assert sorted(rows["bytes"]) == sorted([frozen[0] + last, frozen[0] + frozen[1] + last, frozen[0] + last])
     assert min(frozen) > 0
+
+
+def messages_before(method):
+    clock = EventClock(fleet(3), Timing(), Queueing(ORDERS["fcfs"], float("inf")))
+    clock.run(method.prepare(), 1, in_round=False)
+    return clock.take_rows()["bytes"].tolist()
+
+
+def test_clients_with_a_head_get_what_is_frozen_of_it():
+    """A head of the layers behind the cut has their frozen weights, DTFL's clients those up to the deepest tier."""
+    work = task(build=attention_net, cut=1, lora=Lora(), device=None)
+    frozen = [work.network.frozen_bytes([layer]) for layer in work.network.layers]
+    whole = sum(frozen)
+    assert messages_before(METHODS["splitfed_v2"](work)) == [frozen[0]] * 3
+    assert messages_before(METHODS["cse_fsl"](work, UploadOptions(aux="twin"))) == [whole] * 3
+    assert messages_before(METHODS["cse_fsl"](work, UploadOptions(aux="linear"))) == [frozen[0]] * 3
+    two = messages_before(METHODS["dtfl"](work, DtflOptions(aux="linear", tiers=[1, 2])))
+    assert two == [frozen[0] + frozen[1]] * 3
+    assert 0 < frozen[1] < whole - frozen[0]
 
 
 @pytest.mark.parametrize(("target", "is_needed"), [("2", False), ("0.1", True)])
@@ -284,3 +305,17 @@ def test_joined_adapters_come_down_as_factors_of_all_and_go_up_as_ones_own():
         models = rows[rows["kind"] == b"model"]
         assert set(models["bytes"][models["node"] == b"downlink"]) == {8 * 4 * elements}
         assert set(models["bytes"][models["node"] == b"uplink"]) == {8 * 4 * rank * 16}
+
+
+def test_adapters_of_heads_are_joined_too_and_what_is_coded_goes_up_as_ones_own():
+    lora = Lora(rank=1, aggregate="concat")
+    found = {}
+    for update in (None, Int(bits=8)):
+        work = task(build=attention_net, cut=2, lora=lora, wire=Wire(update=update))
+        _, _, rows = simulate("cse_fsl", work, options={"aux": "twin", "server": "copies"})
+        models = rows[(rows["kind"] == b"model") & (rows["bytes"] > 0) & (rows["round"] > 0)]
+        found[update is None] = [set(models["bytes"][models["node"] == place]) for place in (b"downlink", b"uplink")]
+    (plain_down,), (plain_up,) = found[True]
+    (coded_down,), (coded_up,) = found[False]
+    assert plain_down == coded_down == 3 * plain_up
+    assert plain_up / 8 <= coded_up < plain_up / 2

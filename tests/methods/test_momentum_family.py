@@ -138,6 +138,13 @@ def test_slowmo_at_a_constant_rate_is_fedavgm():
     assert distance(slowmo, simulate("fedavgm", work, 3, options={"server_momentum": 0.5})[0]) < EXACT
 
 
+def test_a_round_with_a_rate_of_zero_leaves_slowmo_where_it_is():
+    """As the last round of a cosine has it."""
+    work = task([8, 8, 8], lr_schedule=lambda lr, round: lr * (round < 3))
+    before, after = (simulate("slowmo", work, rounds)[0] for rounds in (2, 3))
+    assert distance(before, after) < EXACT
+
+
 def test_velocity_travels_with_part1():
     """docs/methods/v1_variants.md#fednag: 2 * P1 * bp more for each client and round; parameters only."""
     work = task([8, 8], device=None, momentum=0.9)

@@ -1,5 +1,7 @@
 """Pooled server steps: EPSL, CycleSL, S2FL, LocFedMix-SL against MergeSFL, SplitFedV1, golden values, loops by hand."""
 
+from dataclasses import replace
+
 import lossy_world
 import numpy as np
 import pytest
@@ -42,6 +44,11 @@ def scalar_part2(weights):
     (view,) = part2.part.views(part2.weights.flat)
     view.copy_(torch.tensor(weights, dtype=torch.float64).view(2, 1))
     return part2, view
+
+
+def norm_of_rows(shape, n_labels):
+    first = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
+    return nn.Sequential(first, nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, n_labels)))
 
 
 def smashed(z, labels):
@@ -120,6 +127,15 @@ def test_s2fl_with_a_group_for_each_client_is_splitfed_v1_averaged_every_step():
 def test_larger_sets_have_larger_mini_batches():
     sizes = METHODS["s2fl"](task([12, 4, 2], batch_size=3, device=None)).batch_sizes([0, 1, 2])
     assert sizes == {0: 6, 1: 2, 2: 1}
+
+
+def test_a_sample_that_is_left_over_is_refused_where_batch_norm_needs_two():
+    with pytest.raises(ScenarioError) as refused:
+        METHODS["s2fl"](task([6, 6], build=norm_of_rows, device=None))
+    assert "drop_last" in refused.value.problem
+    work = task([6, 6], build=norm_of_rows, device=None)
+    dropping = replace(work, data=replace(work.data, rest="drop"))
+    assert METHODS["s2fl"](dropping).batch_sizes([0, 1]) == {0: 4, 1: 4}
 
 
 def test_groups_balance_labels():
@@ -226,6 +242,20 @@ def test_epsl_propagates_fewer_rows_back():
     assert work.macs == (320 + 32 + 2 * 192) * part2.part.macs
 
 
+def test_a_share_of_a_mini_batch_that_is_whole_is_not_rounded_up():
+    """0.14 * 50 is above 7 in binary."""
+    work = task([50], batch_size=50, device=None)
+    step = METHODS["epsl"](work, EpslOptions(phi=0.14)).step_of({0: Value("smashed", samples=50)}, 1)
+    assert step.slots == 7
+
+
+@pytest.mark.parametrize("name", ["cyclesl", "ho_sfl"])
+def test_jobs_at_the_server_belong_to_the_client_whose_data_they_take(name):
+    jobs = run(name, device=None).rows
+    jobs = jobs[jobs["kind"] == b"differentiate"]
+    assert set(jobs["client"]) == {0, 1, 2}
+
+
 @pytest.mark.parametrize("sizes", [[2, 2], [3, 1]])
 def test_an_aggregated_row_of_a_linear_part_gets_what_clients_get_on_average(sizes):
     """By hand: one aggregated row, with weights 1/4 and 3/4; the others as with MergeSFL."""
@@ -262,11 +292,7 @@ def test_whoever_has_fewer_rows_has_no_part_in_the_others():
 def test_batch_norm_sees_two_aggregated_rows_at_least():
     """One alone has no variance."""
 
-    def build(shape, n_labels):
-        first = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
-        return nn.Sequential(first, nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, n_labels)))
-
-    found = run("epsl", EpslOptions(phi=0.1), build=build, samples=[6, 6])
+    found = run("epsl", EpslOptions(phi=0.1), build=norm_of_rows, samples=[6, 6])
     aggregated = TrainAggregated(Sgd(0.1), 2, (0.5, 0.5)).work(found.method.part2, [Value("smashed", samples=3)] * 2)
     served = found.rows[(found.rows["kind"] == b"train") & (found.rows["node"] == b"server")]
     assert served["macs"][0] == aggregated.macs

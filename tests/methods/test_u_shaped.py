@@ -12,6 +12,7 @@ from sfl_sim.store import places
 from sfl_sim.testing import simulate
 from sfl_sim.training.codecs import Int
 from sfl_sim.training.coded import CodedGradient
+from sfl_sim.training.defences import Noisy
 
 SAMPLES = [9, 6, 8]
 ORDERS = ["fcfs", "cyclic", "cyclic_reverse", "random_job", "shortest_job", "label_aware"]
@@ -59,6 +60,13 @@ def test_a_cut_that_leaves_nothing_to_the_server_is_refused():
     with pytest.raises(ScenarioError) as refused:
         METHODS["u_shaped"](task([4], cut=2, device=None), UShapedOptions(tail=1))
     assert (refused.value.key, refused.value.allowed) == ("model.cut", "1 to 1")
+
+
+def test_noise_on_gradients_is_refused_for_activations_come_down_too():
+    wire = Wire(down=Noisy(clip=1.0, sigma=0.1))
+    with pytest.raises(ScenarioError) as refused:
+        METHODS["u_shaped"](task([4], device=None, wire=wire))
+    assert refused.value.key == "privacy.gradient_noise"
 
 
 def test_the_server_holds_a_part_for_each_client_unless_they_share_it():

@@ -60,7 +60,7 @@ def test_runs_are_joined_and_told_apart(small: World, tmp_path: Path) -> None:
 
 
 def test_csv_and_parquet_hold_the_same(small_folder: Path, tmp_path: Path) -> None:
-    written = export_runs([small_folder], tmp_path / "out", ["csv,parquet"])
+    written = export_runs([small_folder], tmp_path / "out", ["csv", "parquet"])
 
     assert len(written.tables) == 2 * len(tables([load(small_folder)]))
     assert written.figures == []

@@ -44,6 +44,16 @@ def test_a_row_of_a_run_has_its_link_its_best_variant_and_numbers_to_sort_by(rep
     assert "Plotly.newPlot" not in page
 
 
+def test_a_score_that_half_of_the_seeds_lack_is_none(reports: Path) -> None:
+    file = reports / "run" / "summary.json"
+    summary = json.loads(file.read_text())
+    (one, *_), summary["variants"] = summary["variants"], []
+    summary["variants"] = [one | {"seed": 0}, one | {"seed": 1, "accuracy": None}]
+    file.write_text(json.dumps(summary))
+    _, finished = rows_of(write_run_list(reports, reports / "index.html").read_text())
+    assert finished[3] == ("", "")
+
+
 def test_links_lead_from_wherever_the_page_is(reports: Path) -> None:
     page = write_run_list(reports, reports.parent / "pages" / "runs.html").read_text()
     assert 'href="../reports/run/report.html"' in page

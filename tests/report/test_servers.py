@@ -89,7 +89,7 @@ def test_one_server_has_no_section_and_a_star_as_its_graph(tmp_path: Path) -> No
 
 
 def test_the_network_is_exported_as_networkx_reads_it(folder: Path, tmp_path: Path) -> None:
-    written = export_runs([folder], tmp_path / "files", ["graphml,json"])
+    written = export_runs([folder], tmp_path / "files", ["graphml", "json"])
     assert written.graphs == ["network_splitfed_v1.graphml", "network_splitfed_v1.json"]
     assert str(written).endswith("0 tables, 0 figures, 2 graphs")
     graph = nx.read_graphml(tmp_path / "files" / written.graphs[0])

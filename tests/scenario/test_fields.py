@@ -40,6 +40,13 @@ def test_units_are_known_where_a_key_says_the_direction_and_for_bytes():
     assert "Mbit/s" in refused.value.allowed
 
 
+def test_requests_come_at_a_rate_that_has_no_unit():
+    with pytest.raises(ScenarioError) as refused:
+        parse({"serving": {"arrivals": {"rate_per_s": "5 GMAC/s"}}})
+    assert (refused.value.key, refused.value.found) == ("serving.arrivals.rate_per_s", "5 GMAC/s")
+    assert parse({"serving": {"arrivals": {"rate_per_s": "5"}}}).base.serving.arrivals.rate_per_s == 5
+
+
 def test_quoted_numbers_are_numbers_where_few_are_allowed():
     quoted, plain = (find_codec(Coding(kind="int", bits=bits), "wire.up") for bits in ("4", 4))
     assert quoted == plain

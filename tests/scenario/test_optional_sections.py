@@ -29,6 +29,7 @@ def test_by_default_there_is_none(key):
     ("key", "written", "read"),
     [
         ("wire.up", "none", None),
+        ("wire.up", {"kind": "none"}, None),
         ("wire.up", "fp16", {"kind": "fp16"}),
         ("wire.up", "int4", {"kind": "int", "bits": 4}),
         ("wire.up", {"kind": "int8", "per": "channel"}, {"kind": "int", "bits": 8, "per": "channel"}),

@@ -12,6 +12,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.report.load import BENCHMARK, BENCHMARK_BEFORE, OWN_LINKS, PILOTS_OF_BENCHMARK
 from sfl_sim.report.load import load as load_run
+from sfl_sim.report.pages.benchmark import write_benchmark
 from sfl_sim.runs.news import Reused, silent
 from sfl_sim.runs.trial import Settings
 from sfl_sim.scenario.load import load, parse
@@ -216,7 +217,7 @@ def failing(compared, tmp_path):
 
 def searched():
     whole = benchmark.with_controls(study())
-    tried = [list(benchmark.settings_of(each, whole.base.benchmark.rates)) for each in benchmark.of_points(whole)]
+    tried = [list(benchmark.settings_of(each, whole.base.benchmark.rates)) for each in whole.points]
     told = benchmark.with_settings(
         whole, tried, {"name": "tiny-pilots", "seed": 900, "repeats": 1, "report.leakage": None}
     )
@@ -247,6 +248,19 @@ def test_a_seed_that_diverged_in_the_end_has_no_row(failing, compared):
         ["cse_fsl", 5],
         ["cse_fsl", 6],
     ]
+    halves = compared_rows.set_index(["variant", "seed"]).loc["cse_fsl", ["score_in_half_time", "score_in_half_bytes"]]
+    assert halves.notna().all(axis=1).to_dict() == {5: True, 6: False}, "of a first variant that ended early no budget"
+
+
+def test_without_a_first_variant_there_are_no_budgets_and_the_page_is_written(failing, compared):
+    whole, tried, told = searched()
+    scored = benchmark.pilots_of(whole, told, failing("pilots"))
+    final = benchmark.with_settings(whole, benchmark.best_of(scored, tried))
+    folder = failing("run", *((final.variants[0].name, seed) for seed in (5, 6)))
+    rows = benchmark.table_of(whole, final, scored, folder, folder, OWN_LINKS)
+    assert rows[["score_in_half_time", "score_in_half_bytes"]].isna().all(axis=None)
+    rows.to_csv(folder.parent / BENCHMARK, index=False)
+    assert write_benchmark(folder.parent, folder.parent / "page.html").exists()
 
 
 def test_whatever_else_goes_wrong_ends_it(tmp_path, monkeypatch):

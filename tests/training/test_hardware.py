@@ -85,6 +85,11 @@ def test_bf16_is_refused_with_adapters_which_it_would_round_away(with_bf16):
     assert "adapters" in refused("bf16", network(MODELS["cnn8"], (3, 32, 32), 10, lora=Lora(targets=("conv1",))))
 
 
+def test_bf16_is_refused_where_clients_learn_from_differences_of_losses(with_bf16):
+    with pytest.raises(ScenarioError, match="differences of losses"):
+        check_precision("bf16", CPU, net("cnn8"), 64, has_gradients=False)
+
+
 def test_bf16_is_refused_without_instructions_for_it_and_tf32_on_a_cpu(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)

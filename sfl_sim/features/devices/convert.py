@@ -2,7 +2,7 @@
 
 import pickle
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,7 +64,7 @@ def convert(form: str, files: Sequence[Path], out: Path) -> list[ConvertedTable]
     names = [each.name for each in found]
     if outside := next((name for name in names if Path(name).name != name or "\\" in name), None):
         raise ScenarioError("cannot name a file", key=KEY, file=str(files[0]), found=outside, allowed="no slashes")
-    if doubled := next((name for name in names if names.count(name) > 1), None):
+    if doubled := next((name for name, times in Counter(names).items() if times > 1), None):
         raise ScenarioError("two files would give a table of this name", key=KEY, found=doubled)
     if {(out / f"{name}.csv").resolve() for name in names} & {file.resolve() for file in files}:
         raise ScenarioError("would replace what is read", key="--out", found=str(out), allowed="another folder")
@@ -95,7 +95,7 @@ def _trace(name: str, lasts_s: FloatArray, up_bps: FloatArray, down_bps: FloatAr
         "uplink_bps": np.append(up_bps, up_bps[0]).round(3),
         "downlink_bps": np.append(down_bps, down_bps[0]).round(3),
     }
-    return ConvertedTable("clients.network.trace", name, pd.DataFrame(rows))
+    return ConvertedTable("clients.network.trace", name or "trace", pd.DataFrame(rows))
 
 
 def _numbers(file: Path) -> FloatArray:

@@ -112,6 +112,7 @@ def calibrate_devices(measured: Path, cost: str) -> Calibration:
     table.require("device", np.array([bool(name) for name in table.columns["device"]]), "a name")
     batches, sides, sizes = _numbers(table, "batch", 1), _numbers(table, "side", 0), _numbers(table, "macs", np.nan)
     has_work = [_has_work(table, row) for row in range(len(table.lines))]
+    amounts = {name: _amounts(table, name) for name in WORK_COLUMNS if name in table.columns} if any(has_work) else {}
     runtimes = [_cell(table, "runtime", row) for row in range(len(table.lines))]
     for row, name in enumerate(runtimes):
         if name != runtimes[0]:  # a call or a kind of layer costs what it costs in one of them
@@ -126,7 +127,8 @@ def calibrate_devices(measured: Path, cost: str) -> Calibration:
         priced = None if has_work[row] else _layer(table, row, name, int(sides[row])) if name else Work.of(sizes[row])
         for kind, passes in (("forward", 1), ("step", 3)):
             if np.isfinite(ms := times[kind][row]):
-                work = _work_of_row(table, row) if priced is None else _work(priced, int(batches[row]), passes)
+                own = {column: float(numbers[row]) for column, numbers in amounts.items()}
+                work = work_of_amounts(own) if priced is None else _work(priced, int(batches[row]), passes)
                 if work.macs == 0:  # of a part that only moves data, which says nothing on a rate
                     continue
                 about = (table.columns["device"][row], name or f"{sizes[row]:g} MACs", part, kind, ms)
@@ -350,13 +352,6 @@ def _own_profile(cost: str, own: FittedCosts, source: str) -> str:
 def _has_work(table: ProfileTable, row: int) -> bool:
     """Return True if the row has the columns of `sfl-sim devices measure`, which say what it computes."""
     return all(column in table.columns and table.columns[column][row] for column in WORK_COLUMNS[:-2])
-
-
-def _work_of_row(table: ProfileTable, row: int) -> Work:
-    """Return the work of the row's whole mini-batch, from these columns."""
-    return work_of_amounts(
-        {column: float(_amounts(table, column)[row]) for column in WORK_COLUMNS if column in table.columns}
-    )
 
 
 def _amounts(table: ProfileTable, column: str) -> FloatArray:

@@ -1,6 +1,7 @@
 """The clock of a live run: the wall's, and operations that nodes report."""
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -42,11 +43,15 @@ class Wall(simpy.Environment):
         self.slowdown = slowdown
         self._paused_s: float | None = time.monotonic()
         self._began_s = self._paused_s - slowdown * started_s
-        self._pauses: list[tuple[float, float]] = []
+        self._pauses: list[tuple[float, float, float]] = []
+        """When each pause began and ended, and how long the clock had stood before."""
 
     def at_s(self, wall_s: float) -> float:
         """Give the time of this clock at an instant of `time.monotonic`; at one of a pause, when that began."""
-        stood_s = sum(min(until_s, max(from_s, wall_s)) - from_s for from_s, until_s in self._pauses)
+        stood_s = 0.0
+        if at := bisect_left(self._pauses, (wall_s,)):
+            from_s, until_s, before_s = self._pauses[at - 1]
+            stood_s = before_s + min(until_s, wall_s) - from_s
         if self._paused_s is not None:
             stood_s += max(0.0, wall_s - self._paused_s)
         return (wall_s - stood_s - self._began_s) / self.slowdown
@@ -54,7 +59,8 @@ class Wall(simpy.Environment):
     def go(self) -> None:
         """Go on from where the clock stands."""
         if self._paused_s is not None:
-            self._pauses.append((self._paused_s, time.monotonic()))
+            from_s, until_s, before_s = self._pauses[-1] if self._pauses else (0.0, 0.0, 0.0)
+            self._pauses.append((self._paused_s, time.monotonic(), before_s + until_s - from_s))
             self._paused_s = None
         self._now = max(self._now, self.at_s(time.monotonic()))
 

@@ -150,7 +150,7 @@ class Machines:
         Raises ScenarioError if some are missing then, or are of another version.
         """
         until_s = now_s() + at_most_s
-        while missing := [node for node in self.nodes if node not in self.there]:
+        while missing := [node for node in self.nodes if node not in self._ports]:
             if (why := alive()) or now_s() > until_s:
                 names = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
                 raise ScenarioError(f"{len(missing)} of {len(self.nodes)} nodes have not come: {names}"

@@ -134,7 +134,8 @@ class _LiveAndSimulated:
         rows = [
             [
                 Cell(str(row["round"])), Cell(f"{row['measured_s']:.4g} s"), Cell(f"{row['simulated_s']:.4g} s"),
-                Cell(f"{row['ratio']:.3f}"), Cell(percent(share, 0) if (share := order.get(row["round"])) else "–"),
+                Cell(f"{row['ratio']:.3f}"),
+                Cell("–" if (share := order.get(row["round"])) is None else percent(share, 0)),
             ]
             for row in self.rounds.to_dict("records")
         ]  # fmt: skip

@@ -143,7 +143,7 @@ def _one_by_one(
                     tell("latency is not emulated: this kernel cannot delay packets (no netem)")
                 if trial.slowdown > 1:
                     seen = f"{trial.slowdown:.3g} times as slow as in the scenario"
-                    notify(Warned(number, f"this machine emulates it {seen}; its seconds are told as the scenario's"))
+                    tell(f"this machine emulates it {seen}; its seconds are told as the scenario's")
             attempt(number, variant, folder.trial_folder(number), settings, notify, trial.experiment)
             if failure := read_failure(folder.trial_folder(number)):
                 machines.problem = str(failure)

@@ -94,19 +94,15 @@ class BenchmarkTable:
         rows = self.own if rows is None else rows
         return rows[rows["variant"] == variant]
 
-    def by_seed(self, column: str, late: bool = False) -> pd.DataFrame:
+    def by_seed(self, column: str) -> pd.DataFrame:
         """A row for each seed, a column for each variant; a target that was missed is infinitely late."""
         wide = self.own.pivot(index="seed", columns="variant", values=column)[self.variants]
         has_run = self.own.pivot(index="seed", columns="variant", values="score")[self.variants].notna()
-        return wide.mask(has_run & wide.isna(), math.inf) if late else wide
-
-    def needed(self, column: str) -> pd.DataFrame:
-        """What each variant needs, by seed: a target that was missed is infinitely late."""
-        return self.by_seed(column, late=column.endswith("_to_target"))
+        return wide.mask(has_run & wide.isna(), math.inf) if column.endswith("_to_target") else wide
 
     def medians(self, column: str) -> pd.Series:
         """The median over seeds of each variant; that of a target is infinite if at least half of the seeds miss it."""
-        return self.needed(column).median()
+        return self.by_seed(column).median()
 
 
 def load_compared(folder: Path, name: str = BENCHMARK) -> BenchmarkTable:
@@ -157,8 +153,8 @@ def headlines(benchmark: BenchmarkTable) -> list[Sentence]:
         "bytes_to_target": Compared("bytes to the target", "fewest", data_size, target="the target"),
     }
     sentences = []
-    for column, more in RANKED.items():
-        by_seed = benchmark.by_seed(column, late=not more)
+    for column in RANKED:
+        by_seed = benchmark.by_seed(column)
         groups = benchmark.alike if column == "score" else {name: [name] for name in benchmark.variants}
         names = {first: Markup("<b>{}</b>").format(" = ".join(own)) for first, own in groups.items()}
         numbers = {name: by_seed[name] for name in names}
@@ -169,7 +165,7 @@ def headlines(benchmark: BenchmarkTable) -> list[Sentence]:
 def ranked_by(benchmark: BenchmarkTable, column: str) -> pd.DataFrame:
     """The mean rank of each variant, with its interval; in what is learned, those that learn the same count once."""
     more = RANKED[column]
-    by_seed = benchmark.by_seed(column, late=not more)
+    by_seed = benchmark.by_seed(column)
     if column != "score":
         return ranks(by_seed, more)
     found = ranks(by_seed[list(benchmark.alike)], more)
@@ -375,7 +371,7 @@ def cards(benchmark: BenchmarkTable) -> list[Table]:
         what = ", ".join(spared) or "–"
         rows = [("What it is like", what), ("Accuracy", f"{said}; {rank} of {len(benchmark.alike)}")]
         for title, (key, text) in needs.items():
-            ours, theirs = (benchmark.needed(key)[each] for each in (name, benchmark.reference))
+            ours, theirs = (benchmark.by_seed(key)[each] for each in (name, benchmark.reference))
             middle, ratio = float(ours.median()), times(ours, theirs)
             told = text(middle) if math.isfinite(middle) else "not reached"
             rows.append((title, told if math.isnan(ratio) else f"{told}, {factor(ratio)}"))

@@ -96,7 +96,7 @@ class RoundView:
         """Times of a round with other systems, as in speedups.parquet; no rows if unknown."""
         return self.variant.rows("speedups")
 
-    @property
+    @cached_property
     def training(self) -> pd.DataFrame:
         """The training jobs of the server, in the order of service."""
         jobs = self.ops[places.at_servers(self.ops["node"])]

@@ -152,4 +152,6 @@ def _best(folder: Path) -> Cell:
         of_each[str(trial["name"])].append(-math.inf if trial.get(column) is None else trial[column])
     name, scores = max(of_each.items(), key=lambda each: median(each[1]))
     best = median(scores)
+    if math.isinf(best):
+        return Cell("")
     return Cell(percent(best) if column == SCORES[0] else f"{column} {best:.3f}", name, number=best)

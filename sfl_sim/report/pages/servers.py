@@ -83,11 +83,9 @@ def picture(graph: nx.Graph[str]) -> go.Figure:
 
 def _levels(graph: nx.Graph[str]) -> list[list[str]]:
     """List the servers of each tier from the main one down, then the clients, in the order of their servers."""
-    levels, seen = [[places.SERVER]], {places.SERVER}
-    while below := [one for name in levels[-1] for one in graph[name] if one not in seen]:
-        seen.update(below)
-        levels.append(below)
-    return levels
+    import networkx as nx
+
+    return list(nx.bfs_layers(graph, places.SERVER))
 
 
 def _about(graph: nx.Graph[str], name: str) -> str:

@@ -143,6 +143,11 @@ def test_iperf3_has_a_file_for_each_direction_whose_intervals_may_end_at_other_t
     ]  # fmt: skip
 
 
+def test_files_named_after_their_direction_alone_give_a_trace_that_is_found(tmp_path: Path) -> None:
+    up, down = iperf3((1, 9.0), (1, 2e6)), iperf3((1, 9.0), (1, 1e7), reverse=1)
+    assert list(made("iperf3", tmp_path, up__json=up, down__json=down)) == ["trace"]
+
+
 def test_two_files_of_one_direction_are_no_pair(tmp_path: Path) -> None:
     up = iperf3((1, 9.0), (1, 2e6))
     with pytest.raises(ScenarioError, match="both go up; one needs --reverse"):

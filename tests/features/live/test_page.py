@@ -94,11 +94,14 @@ def test_another_sequence_at_the_server_is_counted(pair, tmp_path):
     ops = pd.read_parquet(live / "ops.parquet")
     at_server = (ops["node"] == "server") & (ops["round"] == 3)
     ops.loc[at_server, "client"] = ops.loc[at_server, "client"].map({0: 1, 1: 0, 2: 2})
+    at_server = (ops["node"] == "server") & (ops["round"] == 4)
+    ops.loc[at_server, "client"] = ops.loc[at_server, "client"].map({0: 1, 1: 2, 2: 0})
     ops.to_parquet(live / "ops.parquet")
     (table,) = laid((simulated, live)).rounds_panel().tables
     shares = {row[0]: row[4] for row in cells(table)}
     assert shares["2"] == "100\u00a0%"
     assert shares["3"] == "33\u00a0%"
+    assert shares["4"] == "0\u00a0%"
     assert laid((simulated, live)).headlines()[1].facts["same place"] < 1
 
 
