@@ -360,8 +360,9 @@ class Experiment:
 
     def clients(self) -> pd.DataFrame:
         """Make a table of the clients: device, rates, samples, dominant label, and the last layer that each holds."""
-        task = self.method.task
-        return client_table(self.fleet, self.counts, () if task.round_cuts else task.cuts).assign(joule=self.joule)
+        method, task = self.method, self.method.task
+        changes = task.round_cuts or (method.looks_at_times and len(method.cuts) > 1)
+        return client_table(self.fleet, self.counts, () if changes else task.cuts).assign(joule=self.joule)
 
     def layers(self) -> pd.DataFrame:
         """Make a table of the model's layers: costs, and whether a cut after the layer is Pareto-optimal."""
