@@ -279,7 +279,7 @@ class Method(ABC):
     sends_gradients: ClassVar[bool] = True
     """True if the gradient at the cut comes down to clients; a method with a loss of the clients' own needs none."""
     gradients_by_row: bool = True
-    """True if it has for each sample the gradient of that sample's own loss, from which its label can be read."""
+    """True if that gradient has a row for each sample, of its own loss alone, from which its label can be read."""
     has_codec: bool = False
     """True if what crosses the cut is coded even without `wire.up`."""
     sends_labels: ClassVar[bool] = True
