@@ -115,7 +115,7 @@ class Task:
         Where adapters are joined, parts that clients hold come down as what the others have learned.
         """
         parts = self.network.split(*cuts, seed=self.seed, device=self.device)
-        for end, replica in zip((*cuts, len(self.network)), parts, strict=True):
+        for end, replica in zip((*cuts, len(self.network)), parts, strict=True) if self.network.lora else ():
             if end <= max(self.cuts, default=end):
                 self.at_clients(replica)
         return parts
