@@ -413,7 +413,7 @@ def _by_policy(trial: StoredTrial, node: str, jobs: pd.DataFrame, section: Stati
         return Untold(f"what the order {section.order} says")
     lost = set(trial.dropouts.get("round", ()))
     at = next(server for server in trial.clock.queues if str(server) == node)
-    rounds: Mapping[int, Any] = dict(iter(jobs.groupby("round")))
+    rounds: Mapping[Any, pd.DataFrame] = dict(iter(jobs.groupby("round")))
     for number in sorted(rounds.keys() - lost):
         of_round = rounds[number]
         n_jobs = of_round["client"].value_counts()
