@@ -55,8 +55,8 @@ class CycleSL(Pooled, survives=True):
         shares = self.task.shares(list(smashed))
         self.n_steps += 1
         draws, epochs = (self.task.seed, "pool", self.n_steps), self.options.server_epochs
-        sizes = pool_sizes(sum(value.samples for value in smashed.values()), self.server_batch,
-                           least=self.task.network.least_batch)  # fmt: skip
+        rows = sum(value.samples for value in smashed.values())
+        sizes = pool_sizes(rows, self.server_batch, self.task.network.least_batch)
         step = TrainPool(self.optimiser(round, SERVER), tuple(sizes), epochs, tuple(shares), draws)
         yield on(SERVER, step, self.part2, list(smashed.values()))
         return {}

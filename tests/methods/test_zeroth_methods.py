@@ -14,10 +14,12 @@ from sfl_sim.methods.heron import HeronOptions
 from sfl_sim.methods.ho_sfl import HoOptions
 from sfl_sim.methods.mu_splitfed import MuOptions
 from sfl_sim.models.zoo import network
+from sfl_sim.ops import Value
 from sfl_sim.store import places
 from sfl_sim.testing import simulate, tensors
 from sfl_sim.training.memory import client_memory_bytes
-from sfl_sim.training.zeroth import Directions
+from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.zeroth import Directions, SeededStep, ZerothSteps
 
 
 @pytest.fixture
@@ -217,3 +219,12 @@ def test_a_loss_that_is_no_number_stops_the_run(name):
     """As where gradients are computed: an endless rate makes weights infinite."""
     with pytest.raises(NonFiniteError, match=r"is (inf|-inf|nan); try a smaller train\.lr"):
         run(name, rounds=4, lr=math.inf)
+
+
+def test_an_optimisers_step_without_a_backward_pass_is_counted_too():
+    """With `cost: torch` it takes time: the weights that it moves, once for each step."""
+    part = run("ho_sfl").method.part2
+    directions = Directions("gauss", 2, 1e-3, 0, (1, 1))
+    steps = ZerothSteps(Sgd(0.1), (directions, directions))
+    assert steps.work(part, Value("smashed", samples=3)).updated == 2 * part.part.n_parameters
+    assert SeededStep(Sgd(0.1), directions).work(part, Value("numbers")).updated == part.part.n_parameters
